@@ -1,0 +1,42 @@
+"""What all augmentations share: keys, dtypes, sizes."""
+
+import torch
+from torch import Tensor
+
+from aag.augment.counted import keys
+from aag.errors import AAGError
+
+
+class Augmentation:
+    """Images [B, 3, H, W] in, images out: uint8 stays uint8, float in [0, 1] stays float, on the same device.
+
+    Each image has its own draw. It depends on `key` alone, int64 [B] (see `aag.augment.keys`); without one, on
+    `seed` and the image's place in the batch.
+    """
+
+    def __call__(self, images: Tensor, *, seed: int = 0, key: Tensor | None = None) -> Tensor:
+        if images.ndim != 4 or images.shape[1] != 3 or not (images.dtype == torch.uint8 or images.is_floating_point()):
+            raise AAGError(
+                f"expected images [B, 3, H, W], uint8 or float in [0, 1]; got {images.dtype} {tuple(images.shape)}"
+            )
+        if key is None:
+            key = keys(seed, 0, torch.arange(len(images), device=images.device))
+        return self.draw(images, key)
+
+    def draw(self, images: Tensor, key: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+def to_unit(images: Tensor) -> Tensor:
+    """float32 in [0, 1]."""
+    return images.float() / 255 if images.dtype == torch.uint8 else images.float()
+
+
+def to_bytes(images: Tensor) -> Tensor:
+    """uint8, rounded."""
+    return images if images.dtype == torch.uint8 else (images * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def like(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """Images, uint8 or float in [0, 1], as the dtype asked for."""
+    return to_bytes(images) if dtype == torch.uint8 else to_unit(images).to(dtype)

@@ -1,0 +1,69 @@
+"""The basic family: crop, colour jitter, grayscale, flip, blur, in the paper's order."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from aag.augment.base import Augmentation, like
+from aag.augment.colour import ORDERS, blur, grayscale, jitter
+from aag.augment.counted import uniforms
+from aag.augment.geometry import crop_boxes, resample
+from aag.augment.select import apply_where
+from aag.errors import unknown
+
+
+@dataclass(frozen=True)
+class BasicAugment(Augmentation):
+    """The paper's basic view. Every field is a setting; probabilities of 0 leave a step out."""
+
+    size: int | None = None  # output side in pixels; None keeps the input's height and width
+    scale: tuple[float, float] = (0.2, 1.0)  # share of the area a crop keeps
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    brightness: float = 0.4  # factors are drawn from [1 − s, 1 + s]
+    contrast: float = 0.4
+    saturation: float = 0.4
+    hue: float = 0.1  # turn of the colour circle, drawn from [−s, s]
+    jitter: float = 0.8  # probability that the four run, in an order of the image's own
+    gray: float = 0.2  # probability
+    flip: float = 0.5  # probability
+    blur: float = 0.5  # probability
+    blur_sigma: tuple[float, float] = (0.1, 2.0)  # pixels
+    blur_kernel: int = 3  # pixels, odd
+
+    @staticmethod
+    def preset(name: str, **changes: float) -> "BasicAugment":
+        """`paper`, `isif` or `simclr`, with any field changed."""
+        if name not in PRESETS:
+            raise unknown("basic augmentation", name, PRESETS)
+        return BasicAugment(**{**PRESETS[name], **changes})  # type: ignore[arg-type]
+
+    def draw(self, images: Tensor, key: Tensor) -> Tensor:
+        height, width = images.shape[2:]
+        u = uniforms(key, 33)
+        flip, jittered, gray, blurred = (u[:, 22:26] < u.new_tensor([self.flip, self.jitter, self.gray, self.blur])).T
+
+        # A flip commutes with what follows it here, so the crop's resampling does it for nothing.
+        box = crop_boxes(u[:, :22], height, width, self.scale, self.ratio)
+        out = resample(images, box, flip, (self.size or height, self.size or width))
+        out = out / 255 if images.dtype == torch.uint8 else out
+
+        if self.jitter:
+            spread = u.new_tensor([self.brightness, self.contrast, self.saturation, self.hue])
+            strength = u.new_tensor([1, 1, 1, 0]) + spread * (2 * u[:, 26:30] - 1)
+            strength[:, :3].clamp_(min=0)
+            out = jitter(out, jittered, (u[:, 30] * len(ORDERS)).long(), strength)
+        if self.gray:
+            out = apply_where(gray, grayscale, out)
+        if self.blur:
+            low, high = self.blur_sigma
+            sigma = low + (high - low) * u[:, 31]
+            out = apply_where(blurred, lambda pixels, s: blur(pixels, s, self.blur_kernel), out, sigma)
+        return like(out, images.dtype)
+
+
+PRESETS: dict[str, dict[str, object]] = {
+    "paper": {},
+    "isif": {"hue": 0.4, "jitter": 1.0, "blur": 0.0},
+    "simclr": {"scale": (0.08, 1.0), "blur": 0.0},
+}
