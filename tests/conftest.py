@@ -4,6 +4,10 @@ import pytest
 import torch
 
 
+# Test processes run side by side, and threads that wait for a core held by another cost more than they bring.
+torch.set_num_threads(1)
+
+
 @cache
 def _photographs() -> torch.Tensor:
     from aag import data

@@ -135,7 +135,7 @@ def _at_share(op: str, share: float, size: Sequence[int]) -> tuple[float, float]
     if op == "Posterize":
         return 8 - round(4 * share), 0
     if op == "Solarize":
-        return 255 * (1 - share), 0
+        return 255 - 255 * share, 0  # 255 · (1 − share) would miss 170, and other whole thresholds, by a rounding
     widest = {
         "ShearX": 0.3, "ShearY": 0.3, "Rotate": 30, "TranslateX": TRANSLATE * width, "TranslateY": TRANSLATE * height
     }  # fmt: skip

@@ -21,6 +21,8 @@ class Augmentation:
             )
         if key is None:
             key = keys(seed, 0, torch.arange(len(images), device=images.device))
+        if key.shape != images.shape[:1]:
+            raise AAGError(f"expected one key for each of {len(images)} images, got {tuple(key.shape)}")
         return self.draw(images, key)
 
     def draw(self, images: Tensor, key: Tensor) -> Tensor:

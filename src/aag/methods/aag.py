@@ -1,0 +1,61 @@
+"""AAG: two basic views and an auxiliary one, with GNT-Xent.
+
+Tu, Feng, Yang: "AAG: Self-Supervised Representation Learning by Auxiliary Augmentation with GNT-Xent Loss" (2021).
+
+    aag train --data cifar10 --recipe paper
+
+The ablations are settings: `--auxiliary none` (two basic views), `--auxiliary basic` (three basic views),
+`--auxiliary randaugment`, `--loss nt-xent`, `--schedule step`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from aag.augment import Augmentation, AutoAugment, AuxiliaryAugment, BasicAugment, RandAugment
+from aag.config import TrainConfig
+from aag.losses import components_of, keeps_positive, similarities
+
+
+@dataclass(frozen=True)
+class AAG:
+    views: tuple[Augmentation, ...]
+    temperature: float = 0.1
+    keep_positive: bool = False  # NT-Xent instead of GNT-Xent
+
+    @staticmethod
+    def from_config(config: TrainConfig, policy: str) -> "AAG":
+        flip = 0.5 if config.flip else 0.0
+        basic = BasicAugment.preset(config.basic, flip=flip)
+
+        def auxiliary(policy_family: Augmentation) -> tuple[Augmentation, ...]:
+            return (AuxiliaryAugment(policy_family, crop=config.auxiliary_crop, flip=flip),)
+
+        third = {
+            "autoaugment": lambda: auxiliary(AutoAugment(policy)),
+            "randaugment": lambda: auxiliary(RandAugment(config.rand_n, config.rand_magnitude)),
+            "basic": lambda: (basic,),
+            "none": lambda: (),
+        }[config.auxiliary]()
+        return AAG((basic, basic, *third), config.temperature, keeps_positive(config.loss))
+
+    def loss(self, embeddings: Sequence[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        x, y, *rest = embeddings
+        s = similarities(x, y, rest[0] if rest else None, temperature=self.temperature)
+        parts = components_of(s, self.keep_positive)
+        total = sum((part.loss.mean() for part in parts[1:]), start=parts[0].loss.mean())
+
+        # Figure 4: the core pair's similarities (as cosines) and the gradients on them, means over the batch.
+        n = len(x)
+        core, xy = parts[0], s.xy.detach() * self.temperature
+        positive = xy.diagonal().mean()
+        log = {
+            "positive_similarity": positive,
+            "negative_similarity": (xy.sum() - positive * n) / (n * (n - 1)),
+            "positive_gradient": core.pull.mean(),
+            "negative_gradient": core.push.mean() / (4 * (n - 1)),
+        }
+        for name, part in zip(("xy", "zx", "zy"), parts, strict=False):
+            log[f"loss_{name}"] = part.loss.detach().mean()
+        return total, log

@@ -1,0 +1,66 @@
+"""Backbones by name: ours, and any of timm's."""
+
+from difflib import get_close_matches
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from aag.errors import AAGError, unknown
+from aag.nets.alexnet import alexnet, alexnet_ip
+from aag.nets.resnet import resnet18, resnet50
+from aag.nets.spec import EncoderSpec
+
+NETWORKS = ("alexnet", "alexnet-ip", "resnet18", "resnet50")
+
+
+class Backbone(NamedTuple):
+    module: nn.Module  # [B, 3, H, W] → [B, feature_dim]
+    feature_dim: int
+    one_size: bool  # takes images of spec.image_size only
+
+
+def backbone(spec: EncoderSpec) -> Backbone:
+    """The network that `spec` names, freshly initialised."""
+    match spec.network:
+        case "resnet18" | "resnet50" as name:
+            resnet = (resnet18 if name == "resnet18" else resnet50)(spec.width)
+            return Backbone(resnet, resnet.feature_dim, one_size=False)
+        case "alexnet" | "alexnet-ip" as name:
+            alex = (alexnet if name == "alexnet" else alexnet_ip)(spec.image_size)
+            return Backbone(alex, alex.feature_dim, one_size=True)
+        case name:
+            return _from_timm(name, spec.image_size)
+
+
+def _from_timm(name: str, image_size: int) -> Backbone:
+    import timm  # a second or two, which our own networks need not pay
+
+    model_name = name.removeprefix("timm/")
+    if not timm.is_model(model_name):
+        near = get_close_matches(model_name, {*NETWORKS, *timm.list_models()}, cutoff=0.5)
+        raise unknown("network", name, near or NETWORKS, "; timm's models go by their timm names")
+    try:
+        try:
+            module = timm.create_model(model_name, pretrained=False, num_classes=0, img_size=image_size)
+            one_size = True
+        except TypeError:  # convolutional networks take any size, and so no such argument
+            module = timm.create_model(model_name, pretrained=False, num_classes=0)
+            one_size = False
+        # timm's num_features is not always what comes out (some models keep a hidden layer after the pooling),
+        # and only a forward pass tells whether every stage survives this image size.
+        shape = _output_shape(module, image_size)
+    except Exception as error:  # third-party constructors raise what they like
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise AAGError(f"{name} cannot take {image_size}×{image_size} images: {reason}") from error
+    if len(shape) != 2 or shape[1] == 0:
+        raise AAGError(f"{name} gives an output of shape {list(shape)} where one vector an image is needed")
+    return Backbone(module, shape[1], one_size)
+
+
+@torch.no_grad()
+def _output_shape(module: nn.Module, image_size: int) -> torch.Size:
+    training = module.training
+    shape = module.eval()(torch.zeros(1, 3, image_size, image_size)).shape
+    module.train(training)
+    return shape

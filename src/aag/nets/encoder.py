@@ -1,0 +1,127 @@
+"""The encoder: images in, features and embedding out."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aag.errors import AAGError
+from aag.nets.backbones import backbone
+from aag.nets.heads import linear_head, mlp_head
+from aag.nets.spec import EncoderSpec
+
+
+class Encoder(nn.Module):
+    """Images [B, 3, H, W], uint8 or float in [0, 1] → features [B, F] and embedding [B, D], both raw.
+
+    Normalisation by mean and deviation happens inside, so that a saved encoder needs no word about preprocessing.
+    The buffers for it follow from the spec and stay out of the state dict.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, spec: EncoderSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.backbone, self.feature_dim, self._one_size = backbone(spec)
+        mlp = spec.head == "mlp" or (spec.head == "auto" and spec.network == "resnet50")
+        self.head = (mlp_head if mlp else linear_head)(self.feature_dim, spec.embedding)
+        self.register_buffer("mean", torch.tensor(spec.mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(spec.std).view(1, 3, 1, 1), persistent=False)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Zero mean and unit deviation a channel, in the buffers' dtype: autocast leaves these operations alone."""
+        x = images.to(self.mean.dtype)
+        if images.dtype == torch.uint8:
+            x = x / 255
+        # cuDNN and oneDNN run convolutions fastest channels last, and the layout of the input spreads to every layer.
+        return ((x - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.backbone(self.normalise(images))
+        return features, self.head(features)
+
+    def features(self, images: Tensor, *, batch_size: int = 512) -> Tensor:
+        """Raw features [N, F] in eval mode, for a linear classifier."""
+        return self.encode(images, batch_size=batch_size)[0]
+
+    def embed(self, images: Tensor, *, batch_size: int = 512) -> Tensor:
+        """L2-normalised embeddings [N, D] in eval mode, for nearest neighbours: a dot product is the cosine."""
+        return self.encode(images, batch_size=batch_size)[1]
+
+    @torch.no_grad()
+    def encode(
+        self, images: Tensor, *, batch_size: int = 512, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Features [N, F] and L2-normalised embeddings [N, D] in one pass, as float32 on the encoder's device.
+
+        The images may live elsewhere: they are moved batch by batch. A single image [3, H, W] counts as N = 1.
+        `dtype` (torch.bfloat16, say) runs the network under autocast on an accelerator. A CPU stays in float32: it
+        gains little, and where a virtual machine promises matrix instructions it lacks, bfloat16 kills the process.
+        """
+        images = self._checked(images)
+        if batch_size < 1:
+            raise AAGError(f"batch_size must be at least 1, got {batch_size}")
+        device = self.mean.device
+        features = torch.empty(len(images), self.feature_dim, device=device)
+        embeddings = torch.empty(len(images), self.spec.embedding, device=device)
+        reduced = dtype is not None and device.type != "cpu"
+        autocast: AbstractContextManager = torch.autocast(device.type, dtype=dtype) if reduced else nullcontext()
+        with evaluating(self), autocast:
+            for start in range(0, len(images), batch_size):
+                rows = slice(start, start + batch_size)
+                features[rows], raw = self(_in_range(images[rows].to(device)))
+                embeddings[rows] = F.normalize(raw.float(), dim=1)
+        return features, embeddings
+
+    def _checked(self, images: Tensor) -> Tensor:
+        """`images` as [N, 3, H, W], or the one line that says what is wrong with them."""
+        expected = "expected a tensor [N, 3, H, W], uint8 or float in [0, 1]"
+        if not isinstance(images, Tensor):
+            raise AAGError(f"{expected}; got {type(images).__name__}")
+        if images.ndim == 3:
+            images = images.unsqueeze(0)
+        if images.ndim != 4 or images.shape[1] != 3:
+            raise AAGError(f"{expected}; got shape {list(images.shape)}")
+        if images.dtype != torch.uint8 and not images.is_floating_point():
+            raise AAGError(f"{expected}; got {images.dtype}")
+        size = self.spec.image_size
+        if self._one_size and images.shape[2:] != (size, size):
+            height, width = images.shape[2:]
+            raise AAGError(f"this {self.spec.network} was built for {size}×{size} images; got {height}×{width}")
+        return images
+
+
+def _in_range(images: Tensor) -> Tensor:
+    """Catches images in [0, 255] and images normalised already; lets the overshoot of a bicubic resize pass."""
+    if images.is_floating_point():
+        low, high = (value.item() for value in torch.aminmax(images))
+        if not (low >= -0.5 and high <= 1.5):  # also where they are NaN
+            raise AAGError(f"float images must lie in [0, 1]; these span [{low:.3g}, {high:.3g}]")
+    return images
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Eval mode, then each submodule's own mode again: a part may have been frozen in eval mode on purpose."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def build(spec: EncoderSpec, *, seed: int = 0) -> Encoder:
+    """A fresh encoder on the CPU: PyTorch's default initialisation, the same for a seed wherever it goes next."""
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
+        torch.manual_seed(seed)
+        return Encoder(spec)
+
+
+def parameter_count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,71 @@
+"""Encoders as files: safetensors, with the encoder's description in the header."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+
+from aag.errors import AAGError
+from aag.nets.encoder import Encoder, build
+from aag.nets.spec import EncoderSpec
+
+FILENAME = "encoder.safetensors"  # inside a run folder
+SPEC = "spec"
+
+
+def save(encoder: Encoder, path: str | os.PathLike[str], extra: Mapping[str, str] | None = None) -> None:
+    """Writes weights, spec and `extra` to `path`; a crash midway leaves what was there before."""
+    # safetensors wants row-major tensors that share no memory: channels-last and tied weights are neither.
+    tensors = {
+        name: tensor.detach().to("cpu", memory_format=torch.contiguous_format, copy=True)
+        for name, tensor in encoder.state_dict().items()
+    }
+    data = to_bytes(tensors, metadata={"format": "pt", **(extra or {}), SPEC: encoder.spec.to_json()})
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise AAGError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(run_or_file: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Encoder:
+    """The encoder of a run folder or of a .safetensors file, in eval mode."""
+    path = Path(run_or_file)
+    if path.is_dir():
+        path /= FILENAME
+        if not path.exists():
+            raise AAGError(f"no {FILENAME} in {path.parent}: not a run folder, or its training has not finished")
+    elif not path.exists():
+        raise AAGError(f"no such file or folder: {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (SafetensorError, OSError) as error:
+        raise AAGError(f"{path} is not a safetensors file, or is damaged: {_first_line(error)}") from error
+    if SPEC not in metadata:
+        raise AAGError(f"{path} holds no AAG encoder: its header has no {SPEC!r}")
+
+    encoder = build(EncoderSpec.from_json(metadata[SPEC]))
+    try:
+        encoder.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise AAGError(f"the weights in {path} do not fit the {encoder.spec.network} it describes") from error
+    try:
+        return encoder.to(device).eval()
+    except (RuntimeError, AssertionError) as error:  # no such device, or torch built without it
+        raise AAGError(f"cannot use device {str(device)!r}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

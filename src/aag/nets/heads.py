@@ -1,0 +1,26 @@
+"""Heads: features [B, F] → embedding [B, D]. Neither normalises: the loss does, in fp32."""
+
+from torch import nn
+
+
+class ScaleBatchNorm1d(nn.BatchNorm1d):
+    """Batch norm with a learnt scale and no shift, which `nn.BatchNorm1d` cannot be asked for."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__(features)
+        self.register_parameter("bias", None)
+
+
+def linear_head(features: int, embedding: int) -> nn.Module:
+    return nn.Linear(features, embedding)
+
+
+def mlp_head(features: int, embedding: int) -> nn.Module:
+    """SimCLR v1's projection: each batch norm follows a layer whose bias it would cancel."""
+    return nn.Sequential(
+        nn.Linear(features, features, bias=False),
+        nn.BatchNorm1d(features),
+        nn.ReLU(inplace=True),
+        nn.Linear(features, embedding, bias=False),
+        ScaleBatchNorm1d(embedding),
+    )

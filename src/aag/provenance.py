@@ -1,0 +1,47 @@
+"""What made a number: hardware, versions, commit."""
+
+import os
+import platform
+import subprocess
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+def provenance(device: str = "cpu") -> dict[str, object]:
+    import torch
+
+    cuda = device.startswith("cuda")
+    return {
+        "gpu": torch.cuda.get_device_name(device) if cuda else None,
+        "cuda": torch.version.cuda if cuda else None,
+        "cpu": f"{platform.machine()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("aag", "torch", "timm", "numpy", "pillow")},
+        "commit": commit(),
+    }
+
+
+@cache
+def commit() -> str | None:
+    """Of the checkout this package runs from, with a mark where it was changed; $AAG_COMMIT where there is none."""
+    here = Path(__file__).parent
+    ask = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        inside = subprocess.run([*ask[:3], "ls-files", "--error-unmatch", __file__], capture_output=True, check=False)
+        if inside.returncode == 0:
+            return subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        pass
+    return os.environ.get("AAG_COMMIT")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        if name == "aag":
+            from aag import __version__
+
+            return __version__
+        return None

@@ -1,0 +1,292 @@
+"""The training loop: epochs of steps, kNN now and then, checkpoints, and going on after any stop."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aag import data, methods, nets
+from aag.augment import permutation
+from aag.config import TrainConfig
+from aag.data import ImageSet
+from aag.data.known import KNOWN
+from aag.errors import AAGError
+from aag.evaluate import knn_accuracy
+from aag.provenance import provenance
+from aag.train import checkpoint
+from aag.train.reporter import Reporter
+from aag.train.run import Run
+from aag.train.runtime import Runtime, decide
+from aag.train.schedule import learning_rate
+from aag.train.step import Step
+from aag.train.views import Views
+
+LOG_STEPS = 50  # steps that one row of similarities and gradients in metrics.jsonl averages
+
+
+@dataclass
+class Progress:
+    """Where a run stands; with the weights, all that a resumed run needs."""
+
+    epoch: int = 0  # epochs finished
+    step: int = 0  # steps finished in the epoch under way
+    seconds: float = 0.0  # of training, without evaluation
+
+
+@dataclass(frozen=True)
+class Result:
+    run: Run
+    complete: bool  # False: stopped on request, and saved
+    knn_untrained: float | None
+    knn_last: float | None
+    knn_best: float | None
+    seconds: float
+    views_per_second: float | None
+
+
+def train(
+    config: TrainConfig, reporter: Reporter | None = None, should_stop: Callable[[], bool] = lambda: False
+) -> Result:
+    """Trains `config`, from the run folder's checkpoint where there is one. `should_stop` is asked after every step."""
+    return Trainer(config.validate(), reporter or Reporter(), should_stop).train()
+
+
+def set_settings(config: TrainConfig, images: ImageSet) -> tuple[nets.EncoderSpec, str]:
+    """What follows from the data set: the encoder's normalisation and AutoAugment's policy."""
+    mean, std = data.normalisation(config.data) if config.data in KNOWN else images.statistics()
+    policy = config.policy
+    if policy == "auto":
+        policy = "svhn" if config.data == "svhn" else "cifar10"
+    spec = nets.EncoderSpec(config.network, config.embedding, config.head, config.width, images.image_size, mean, std)
+    return spec, policy
+
+
+class Trainer:
+    def __init__(self, config: TrainConfig, reporter: Reporter, should_stop: Callable[[], bool]) -> None:
+        self.config, self.reporter, self.should_stop = config, reporter, should_stop
+        self.runtime = decide(config)
+        self.train_set, self.test_set = data.load_pair(config.data, root=config.data_root, image_size=config.image_size)
+        if config.batch_size > len(self.train_set):
+            raise AAGError(
+                f"--batch-size {config.batch_size} is larger than the set: "
+                f"{self.train_set.name} has {len(self.train_set)} training images"
+            )
+        self.steps = len(self.train_set) // config.batch_size  # the last partial batch is dropped
+        spec, policy = set_settings(config, self.train_set)
+        self.method = methods.build(config, policy)
+        self.encoder = nets.build(spec, seed=config.seed)
+        self.run = Run.create(config.out or Path("runs") / config.run_name(), config)
+        self.progress = Progress()
+
+    def train(self) -> Result:
+        config, run, runtime = self.config, self.run, self.runtime
+        self.encoder = self.encoder.to(runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.images = self.train_set.images.to(runtime.device)
+        if runtime.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(runtime.device)
+            self.images_memory = torch.cuda.memory_reserved(runtime.device)
+        self._build_step(runtime)
+        partial = self._resume()
+        self.reporter.start(config, self.runtime, run, self.train_set, self.test_set, self.steps, self.progress.epoch)
+        if self.progress.epoch < config.epochs:
+            run.log(
+                [{"kind": "start", **self._where(), **provenance(str(runtime.device)), "runtime": str(self.runtime)}]
+            )
+            self._warm_up()
+        if self.progress.epoch == self.progress.step == 0:
+            self._knn()
+            self._save()
+
+        self.saved_at = time.monotonic()
+        while self.progress.epoch < config.epochs:
+            if not self._epoch(partial):
+                return self._result(complete=False)
+            partial = None
+            epoch = self.progress.epoch
+            done = epoch == config.epochs
+            if done or (config.knn_every and epoch % config.knn_every == 0):
+                self._knn()
+            if done or time.monotonic() - self.saved_at > 60 * config.checkpoint_minutes:
+                self._save()
+        if not run.encoder_file.exists():
+            self._save_encoder()
+        return self._result(complete=True)
+
+    # --- an epoch ---------------------------------------------------------------------------------------------------
+
+    def _epoch(self, partial: Tensor | None) -> bool:
+        """From the step reached to the epoch's end. False: a stop was asked for, and everything is saved."""
+        config, progress = self.config, self.progress
+        device = self.runtime.device
+        order = permutation(config.seed, progress.epoch, len(self.train_set), device)
+        history = torch.zeros(self.steps, len(self.step.names), device=device)
+        if partial is not None:
+            history[: progress.step] = partial.to(device)
+        started, before = time.monotonic(), progress.seconds
+        shown = started
+        while progress.step < self.steps:
+            at = progress.step
+            lr = learning_rate(config, progress.epoch * self.steps + at, self.steps)
+            history[at] = self.step(self.views.batch(order, progress.epoch, at), lr)
+            progress.step = at + 1
+            now = time.monotonic()
+            # Reading the loss makes the host wait for the GPU: twice a second does no harm.
+            if device.type == "cpu" or now - shown > 0.5:
+                shown = now
+                loss = history[at, 0].item()
+                self._check_finite(history[: at + 1])
+                self.reporter.step(progress.epoch, at + 1, self.steps, loss)
+            if self.should_stop() and progress.step < self.steps:
+                progress.seconds = before + time.monotonic() - started
+                self._check_finite(history[: progress.step])
+                self._save(history[: progress.step])
+                self._save_encoder()
+                return False
+        rows = history.cpu()  # waits for the GPU
+        self._check_finite(rows)
+        progress.seconds = before + time.monotonic() - started
+        progress.epoch, progress.step = progress.epoch + 1, 0
+        self._log_epoch(rows, lr, progress.seconds - before)
+        return True
+
+    def _log_epoch(self, history: Tensor, lr: float, seconds: float) -> None:
+        where, names = self._where(), self.step.names
+        first = where["step"] - self.steps
+        rows: list[dict[str, Any]] = []
+        for start in range(0, self.steps, LOG_STEPS):
+            window = history[start : start + LOG_STEPS]
+            means = dict(zip(names, window.mean(dim=0).tolist(), strict=True))
+            rows.append({"kind": "steps", "epoch": where["epoch"], "step": first + start + len(window), **means})
+        means = dict(zip(names, history.mean(dim=0).tolist(), strict=True))
+        views = self.steps * self.config.batch_size * len(self.method.views)
+        speed = {"seconds": round(self.progress.seconds, 3), "views_per_second": round(views / seconds, 1)}
+        rows.append({"kind": "epoch", **where, "lr": lr, **means, **speed, **self._memory()})
+        self.run.log(rows)
+        self.reporter.epoch(self.progress.epoch, means["loss"], views / seconds)
+
+    def _check_finite(self, history: Tensor) -> None:
+        bad = (~torch.isfinite(history).all(dim=1)).nonzero()
+        if len(bad):
+            kept = f"the last good checkpoint is kept in {self.run.folder}" if self.run.checkpoint.exists() else ""
+            raise AAGError(
+                f"the loss is not a number any more (epoch {self.progress.epoch + 1}, step {int(bad[0]) + 1}); {kept}; "
+                "try a lower --lr, --warmup-epochs 10, or --precision fp32, with another --out"
+            )
+
+    @property
+    def _can_score(self) -> bool:
+        return self.train_set.labels is not None and self.test_set is not None and self.test_set.labels is not None
+
+    def _knn(self) -> None:
+        """Weighted kNN of the test images among the un-augmented training images. It steers nothing."""
+        if not self._can_score:
+            return
+        started = time.monotonic()
+        dtype = self.runtime.dtype if self.runtime.dtype != torch.float32 else None
+        assert self.test_set is not None
+        embeddings = [
+            self.encoder.encode(images, batch_size=1024, dtype=dtype)[1]
+            for images in (self.images, self.test_set.images)
+        ]
+        labels = [part.labels.to(self.runtime.device) for part in (self.train_set, self.test_set)]  # type: ignore[union-attr]
+        if not torch.isfinite(embeddings[0]).all():
+            raise AAGError("the network's embeddings are not numbers any more; try a lower --lr, with another --out")
+        accuracy = knn_accuracy(embeddings[0], labels[0], embeddings[1], labels[1])
+        seconds = time.monotonic() - started
+        self.run.log([{"kind": "knn", **self._where(), "knn": accuracy, "evaluation_seconds": round(seconds, 3)}])
+        self.reporter.knn(self.progress.epoch, accuracy)
+
+    # --- starting, stopping, going on ---------------------------------------------------------------------------------
+
+    def _build_step(self, runtime: Runtime) -> None:
+        config = self.config
+        self.runtime = runtime
+        self.step = Step(self.encoder, self.method, config, runtime)
+        self.views = Views(self.images, self.method, config.batch_size, config.seed, runtime.compile)
+
+    def _warm_up(self) -> None:
+        """Compiles and captures before the clock starts; where that fails, goes on without and says so."""
+        if not (self.runtime.compile or self.runtime.graph):
+            return
+        order = permutation(self.config.seed, self.progress.epoch, len(self.train_set), self.runtime.device)
+        state = {name: value.clone() for name, value in self.step.state().items()}
+        started = time.monotonic()
+        try:
+            self.step.warm_up(self.views.batch(order, self.progress.epoch, self.progress.step))
+        except Exception as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                raise AAGError("the GPU is out of memory; try a smaller --batch-size") from error
+            reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+            self._build_step(self.runtime.plain(f"compiling failed: {reason}"))
+            self.step.load_state(state)
+        self.reporter.warm(self.runtime, time.monotonic() - started)
+
+    def _where(self) -> dict[str, int]:
+        return {"epoch": self.progress.epoch, "step": self.progress.epoch * self.steps + self.progress.step}
+
+    def _save(self, history: Tensor | None = None) -> None:
+        tensors = self.step.state()
+        if not all(torch.isfinite(value).all() for value in tensors.values() if value.is_floating_point()):
+            raise AAGError("the weights are not numbers any more; the last good checkpoint is kept; try a lower --lr")
+        if history is not None:
+            tensors["history"] = history
+        state = {
+            "config": self.config.identity(), "images": self.train_set.fingerprint(), **vars(self.progress)
+        }  # fmt: skip
+        checkpoint.save(self.run.checkpoint, tensors, state)
+        self.saved_at = time.monotonic()
+
+    def _save_encoder(self) -> None:
+        nets.save(self.encoder, self.run.encoder_file, {"epoch": str(self.progress.epoch)})
+
+    def _resume(self) -> Tensor | None:
+        """Puts the checkpoint's state in place; returns what the epoch under way has logged so far."""
+        if not self.run.checkpoint.exists():
+            self.run.keep_metrics(lambda row: False)
+            return None
+        tensors, state = checkpoint.load(self.run.checkpoint)
+        other = [name for name, value in self.config.identity().items() if state["config"].get(name) != value]
+        if other:
+            raise AAGError(f"{self.run.checkpoint} is of a run with another {', '.join(other)}; choose another --out")
+        if state["images"] != self.train_set.fingerprint():
+            raise AAGError(
+                f"the images of {self.config.data} are not those that {self.run.folder} was trained on; "
+                "choose another --out"
+            )
+        partial = tensors.pop("history", None)
+        self.step.load_state(tensors)
+        self.progress = Progress(state["epoch"], state["step"], state["seconds"])
+        reached = self._where()["step"]
+        self.run.keep_metrics(lambda row: row["step"] <= reached)
+        return partial
+
+    def _memory(self) -> dict[str, int]:
+        if self.runtime.device.type != "cuda":
+            return {}
+        peak = torch.cuda.max_memory_reserved(self.runtime.device)
+        return {"peak_memory": peak, "peak_memory_besides_images": peak - self.images_memory}
+
+    def _result(self, complete: bool) -> Result:
+        return summarise(self.run, complete)
+
+
+def summarise(run: Run, complete: bool = True) -> Result:
+    """A run's outcome from its metrics."""
+    rows = run.metrics()
+    knn = [(row["epoch"], row["knn"]) for row in rows if row["kind"] == "knn"]
+    epochs = [row for row in rows if row["kind"] == "epoch"]
+    trained = [accuracy for epoch, accuracy in knn if epoch > 0]
+    speeds = sorted(row["views_per_second"] for row in epochs)
+    return Result(
+        run,
+        complete,
+        knn_untrained=knn[0][1] if knn and knn[0][0] == 0 else None,
+        knn_last=trained[-1] if trained else None,
+        knn_best=max(trained, default=None),
+        seconds=epochs[-1]["seconds"] if epochs else 0.0,
+        views_per_second=speeds[len(speeds) // 2] if speeds else None,
+    )

@@ -1,0 +1,84 @@
+"""A run is a folder: config.json, metrics.jsonl, last.ckpt, encoder.safetensors."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from aag.config import TrainConfig
+from aag.errors import AAGError
+from aag.train.checkpoint import write_atomically
+
+
+class Run:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config_file = folder / "config.json"
+        self.metrics_file = folder / "metrics.jsonl"
+        self.checkpoint = folder / "last.ckpt"
+        self.encoder_file = folder / "encoder.safetensors"
+        self.evaluation_file = folder / "evaluation.json"
+
+    @staticmethod
+    def open(folder: Path) -> "Run":
+        """A run that exists."""
+        run = Run(folder)
+        if not folder.is_dir():
+            raise AAGError(f"{folder}: no such run folder")
+        if not run.config_file.is_file():
+            raise AAGError(f"{folder} is not a run folder: it holds no config.json")
+        return run
+
+    @staticmethod
+    def create(folder: Path, config: TrainConfig) -> "Run":
+        """A new run, or the one already there if it has these settings."""
+        run = Run(folder)
+        if run.config_file.exists():
+            run._check_same(config)
+            return run
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AAGError(f"can't make the run folder {folder}: {error.strerror}") from error
+        write_json(run.config_file, config.to_json())
+        return run
+
+    def config(self) -> TrainConfig:
+        try:
+            return TrainConfig.from_json(json.loads(self.config_file.read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise AAGError(f"can't read {self.config_file}: {error}") from error
+
+    def _check_same(self, config: TrainConfig) -> None:
+        there, here = self.config().identity(), config.identity()
+        other = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
+        if other:
+            raise AAGError(f"{self.folder} holds a run with other settings ({'; '.join(other)}); choose another --out")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows logged so far; a last line that was cut off is passed over."""
+        rows = []
+        if self.metrics_file.exists():
+            for line in self.metrics_file.read_text().splitlines():
+                try:
+                    rows.append(json.loads(line))
+                except ValueError:
+                    break
+        return rows
+
+    def log(self, rows: Iterable[dict[str, Any]]) -> None:
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        try:
+            with self.metrics_file.open("a") as file:
+                file.write(text)
+        except OSError as error:
+            raise AAGError(f"can't write {self.metrics_file}: {error.strerror}") from error
+
+    def keep_metrics(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Drops what was logged after the checkpoint: the resumed run will log it again."""
+        lines = "".join(json.dumps(row) + "\n" for row in self.metrics() if wanted(row))
+        write_atomically(self.metrics_file, lambda file: file.write_text(lines))
+
+
+def write_json(path: Path, content: object) -> None:
+    write_atomically(path, lambda file: file.write_text(json.dumps(content, indent=1) + "\n"))

@@ -1,0 +1,72 @@
+"""The one place that decides where and how a run computes, and says why."""
+
+import shutil
+from dataclasses import dataclass, replace
+
+import torch
+
+from aag.config import TrainConfig
+from aag.errors import AAGError
+
+
+@dataclass(frozen=True)
+class Runtime:
+    device: torch.device
+    dtype: torch.dtype  # of the network's arithmetic; weights, loss and optimiser stay float32
+    compile: bool  # torch.compile the forward and backward pass, and the augmentation
+    graph: bool  # replay the whole step as one CUDA graph
+    reason: str
+
+    def __str__(self) -> str:
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
+        parts = [name, "bf16" if self.dtype == torch.bfloat16 else "fp32", "channels last"]
+        parts += ["torch.compile"] * self.compile + ["CUDA graph"] * self.graph
+        return ", ".join(parts) + (f" ({self.reason})" if self.reason else "")
+
+    def plain(self, reason: str) -> "Runtime":
+        """The same without compilation and graphs: what always works."""
+        return replace(self, compile=False, graph=False, reason=reason)
+
+
+def decide(config: TrainConfig) -> Runtime:
+    device = _device(config.device)
+    if device.type == "cpu":
+        if (
+            config.precision == "bf16"
+        ):  # PyTorch picks instructions for it that some virtual machines only claim to have
+            raise AAGError("--precision bf16 needs a GPU; on a CPU use fp32")
+        reason = "" if config.device == "cpu" else "no GPU found"
+        return Runtime(device, torch.float32, config.compile == "on", False, reason)
+
+    reasons = []
+    # Not torch.cuda.is_bf16_supported(), which also counts emulation.
+    native = torch.cuda.get_device_capability(device) >= (8, 0)
+    dtype = torch.bfloat16 if config.precision == "bf16" or (config.precision == "auto" and native) else torch.float32
+    if config.precision == "auto" and not native:
+        reasons.append("fp32: this GPU has no bf16")
+    compiled = config.compile != "off"
+    if compiled and not _can_compile():
+        compiled = False
+        reasons.append("no torch.compile: Triton or a C compiler is missing")
+    return Runtime(device, dtype, compiled, config.compile != "off", "; ".join(reasons))
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return torch.device("cpu")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    number = int(name.partition(":")[2] or 0)
+    if number >= count:
+        found = f"sees {count} CUDA device{'s' * (count != 1)}" if count else "sees no CUDA device"
+        raise AAGError(f"--device {name} was asked for, but PyTorch {found}; use --device cpu, or auto")
+    return torch.device("cuda", number)
+
+
+def _can_compile() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return any(map(shutil.which, ("cc", "gcc", "clang")))

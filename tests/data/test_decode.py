@@ -1,0 +1,210 @@
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from aag.data.decode import Unusable, decode, extensions, to_8_bits, to_rgb
+
+
+def store(path: Path, picture: Image.Image, **options) -> Path:
+    picture.save(path, **options)
+    return path
+
+
+def flat(path: Path, size: int = 4) -> tuple[int, ...]:
+    """The colour of a picture of one colour."""
+    pixels = decode(path, size)
+    assert pixels.shape == (size, size, 3)
+    assert pixels.dtype == np.uint8
+    assert (pixels == pixels[0, 0]).all()
+    return tuple(int(v) for v in pixels[0, 0])
+
+
+def noise(width: int, height: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "file", "expected"),
+    [
+        ("RGB", (10, 20, 30), "a.png", (10, 20, 30)),
+        ("L", 77, "a.png", (77, 77, 77)),
+        ("1", 1, "a.png", (255, 255, 255)),
+        ("LA", (0, 0), "a.png", (255, 255, 255)),
+        ("LA", (40, 255), "a.png", (40, 40, 40)),
+        ("RGBA", (0, 0, 0, 0), "a.png", (255, 255, 255)),
+        ("RGBA", (255, 0, 0, 255), "a.jp2", (255, 0, 0)),
+        ("RGBA", (0, 0, 0, 51), "a.png", (204, 204, 204)),
+        ("CMYK", (0, 0, 0, 0), "a.tif", (255, 255, 255)),
+        ("CMYK", (0, 255, 255, 0), "a.tif", (255, 0, 0)),
+        ("I;16", 0xFFFF, "a.png", (255, 255, 255)),
+        ("I;16", 0x8080, "a.png", (128, 128, 128)),
+        ("I;16", 300, "a.tif", (1, 1, 1)),
+        ("I", 65535, "a.tif", (255, 255, 255)),
+        ("I", 100, "a.tif", (100, 100, 100)),
+        ("F", 0.5, "a.tif", (128, 128, 128)),
+        ("F", 200.0, "a.tif", (200, 200, 200)),
+        ("RGB", (9, 8, 7), "a.bmp", (9, 8, 7)),
+        ("RGB", (9, 8, 7), "a.ppm", (9, 8, 7)),
+        ("RGB", (9, 8, 7), "a.TGA", (9, 8, 7)),
+    ],
+)
+def test_every_mode_becomes_8_bit_rgb(tmp_path, mode, colour, file, expected):
+    assert flat(store(tmp_path / file, Image.new(mode, (6, 6), colour))) == expected
+
+
+def test_palettes_with_and_without_a_transparent_colour(tmp_path):
+    picture = Image.new("P", (6, 6), 1)
+    picture.putpalette([0, 0, 0, 200, 100, 50])
+    assert flat(store(tmp_path / "a.png", picture)) == (200, 100, 50)
+    assert flat(store(tmp_path / "b.png", picture, transparency=1)) == (255, 255, 255)
+    assert flat(store(tmp_path / "c.png", picture, transparency=bytes([255, 51]))) == (244, 224, 214)
+    assert flat(store(tmp_path / "d.gif", picture)) == (200, 100, 50)
+    clear = Image.new("RGB", (6, 6), (1, 2, 3))
+    assert flat(store(tmp_path / "e.png", clear, transparency=(1, 2, 3))) == (255, 255, 255)
+    grey = Image.new("L", (6, 6), 9)
+    assert flat(store(tmp_path / "f.png", grey, transparency=9)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize(
+    "mode", ["1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV"]
+)
+def test_modes_that_no_file_is_saved_in(mode):
+    assert to_rgb(Image.new(mode, (3, 2))).mode == "RGB"
+
+
+def test_more_than_8_bits_are_scaled_not_clipped():
+    ramp = np.linspace(0, 65535, 256)
+    assert (to_8_bits(ramp.astype(np.uint16), sixteen=True) == np.arange(256)).all()
+    assert (to_8_bits(ramp.astype(np.int32), sixteen=False) == np.arange(256)).all()
+    assert (to_8_bits(np.arange(-100, 156), sixteen=False) == np.arange(256)).all()
+    assert (to_8_bits(np.arange(256) * 1_000_000, sixteen=False) == np.arange(256)).all()
+    assert to_8_bits(np.array([[np.nan, 1.0, np.inf]]), sixteen=False).tolist() == [[0, 255, 0]]
+    assert to_8_bits(np.full((2, 2), -5), sixteen=False).max() == 0
+
+
+def test_a_square_of_the_right_size_is_kept_to_the_pixel(tmp_path):
+    picture = noise(32, 32)
+    for file in ("a.png", "a.bmp", "a.tif"):
+        assert np.array_equal(decode(store(tmp_path / file, picture), 32), np.asarray(picture))
+
+
+@pytest.mark.parametrize(("width", "height"), [(64, 40), (40, 64), (33, 32), (500, 100)])
+def test_the_centre_square_counts(tmp_path, width, height):
+    pixels = np.zeros((height, width, 3), np.uint8)
+    side = min(width, height)
+    top, left = (height - side) // 2, (width - side) // 2
+    pixels[top : top + side, left : left + side] = 200
+    inner = decode(store(tmp_path / "a.png", Image.fromarray(pixels)), 16)[3:-3, 3:-3]  # the filter looks past the cut
+    assert (inner == 200).all()
+
+
+def test_downscaling_averages_instead_of_picking(tmp_path):
+    board = np.indices((256, 256)).sum(0) % 2 * 255
+    pixels = decode(store(tmp_path / "a.png", Image.fromarray(board.astype(np.uint8))), 32)
+    assert abs(pixels.astype(int) - 127).max() <= 3
+
+
+def test_against_resizing_first_and_cutting_afterwards(tmp_path):
+    smooth = noise(20, 16).resize((320, 256), Image.Resampling.BICUBIC)
+    plain = smooth.resize((40, 32), Image.Resampling.BICUBIC).crop((4, 0, 36, 32))
+    found = decode(store(tmp_path / "a.png", smooth), 32)
+    assert abs(found.astype(int) - np.asarray(plain).astype(int)).mean() < 1
+    reduced = decode(store(tmp_path / "a.jpg", smooth, quality=100, subsampling=0), 32)
+    assert abs(found.astype(int) - reduced.astype(int)).mean() < 2
+
+
+def test_one_pixel_and_thin_strips(tmp_path):
+    assert flat(store(tmp_path / "a.png", Image.new("RGB", (1, 1), (1, 2, 3))), 32) == (1, 2, 3)
+    assert flat(store(tmp_path / "b.png", Image.new("RGB", (1, 60_000), (1, 2, 3))), 32) == (1, 2, 3)
+    assert flat(store(tmp_path / "c.png", Image.new("RGB", (9, 9), (1, 2, 3))), 1) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+@pytest.mark.parametrize("file", ["a.jpg", "a.png", "a.webp", "a.tif"])
+def test_the_cameras_orientation_is_applied(tmp_path, turn, file):
+    # What a camera stores so that, once turned as noted, the picture is upright: bright on top, darker to the right.
+    upright = np.zeros((16, 16), np.uint8)
+    upright[:8, :8], upright[:8, 8:], upright[8:, :8] = 250, 160, 80
+    undo = {
+        1: lambda a: a,
+        2: np.fliplr,
+        3: lambda a: np.rot90(a, 2),
+        4: np.flipud,
+        5: lambda a: a.T,
+        6: lambda a: np.rot90(a, 1),
+        7: lambda a: np.rot90(a, 2).T,
+        8: lambda a: np.rot90(a, 3),
+    }
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    options = {"lossless": True} if file == "a.webp" else {"quality": 100} if file == "a.jpg" else {}
+    stored = Image.fromarray(np.ascontiguousarray(undo[turn](upright))).convert("RGB")
+    path = store(tmp_path / file, stored, exif=exif, **options)
+    assert abs(decode(path, 16)[..., 0].astype(int) - upright).max() <= 4
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+def test_unreadable_notes_of_a_camera_do_not_cost_the_picture(tmp_path):
+    path = store(tmp_path / "a.jpg", Image.new("RGB", (8, 8), (200, 200, 200)), exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
+    assert flat(path)[0] in range(198, 203)
+
+
+@pytest.mark.parametrize("file", ["a.gif", "a.png", "a.webp", "a.tif"])
+def test_of_an_animation_the_first_frame_counts(tmp_path, file):
+    red, blue = Image.new("RGB", (8, 8), (255, 0, 0)), Image.new("RGB", (8, 8), (0, 0, 255))
+    options = {"lossless": True} if file == "a.webp" else {}
+    assert flat(store(tmp_path / file, red, save_all=True, append_images=[blue], **options)) == (255, 0, 0)
+
+
+def _png() -> bytes:
+    out = io.BytesIO()
+    noise(64, 64).save(out, "PNG")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "empty file"),
+        (b"hello, I am no picture", "not an image"),
+        (_png()[:4000], "truncated"),
+        (_png()[:20], "."),
+        (_png()[:200] + bytes(500) + _png()[700:], "."),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "not an image"),
+    ],
+)
+def test_broken_files_say_why(tmp_path, content, reason):
+    path = tmp_path / "a.png"
+    path.write_bytes(content)
+    with pytest.raises(Unusable, match=reason) as caught:
+        decode(path, 8)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_bombs_pipes_and_dead_links_say_why(tmp_path, monkeypatch):
+    path = store(tmp_path / "a.png", noise(50, 50))
+    photograph = store(tmp_path / "a.jpg", noise(400, 400))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2_000)
+    with pytest.raises(Unusable, match="50×50 is more than Pillow's limit of 2,000"):
+        decode(path, 8)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1_000)
+    with pytest.raises(Unusable, match="limit of 1,000"):
+        decode(path, 8)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100_000)
+    assert decode(photograph, 8).shape == (8, 8, 3)  # read at a fraction of its size
+    (tmp_path / "dead.png").symlink_to(tmp_path / "nowhere.png")
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    os.mkfifo(tmp_path / "pipe.png")
+    for name, reason in (("dead", "link to nowhere"), ("loop", "symbolic links"), ("pipe", "not a regular file")):
+        with pytest.raises(Unusable, match=reason):
+            decode(tmp_path / f"{name}.png", 8)
+
+
+def test_the_extensions_are_those_of_pictures():
+    assert {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm"} <= extensions()
+    assert not {".eps", ".ps", ".pdf", ".mpg", ".h5", ".txt", ".npz", ".json"} & extensions()

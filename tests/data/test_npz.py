@@ -1,0 +1,168 @@
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aag import data
+from aag.data import npz
+from aag.errors import AAGError
+
+
+def save(path: Path, **arrays) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def some(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    count=st.integers(1, 5),
+    size=st.integers(1, 9),
+    layout=st.sampled_from(["NHWC", "NCHW", "NHW", "NHW1", "N1HW"]),
+    two_parts=st.booleans(),
+    labelled=st.booleans(),
+    kind=st.sampled_from([np.uint8, np.int16, np.int64, np.uint64]),
+    packed=st.booleans(),
+    column=st.booleans(),
+)
+def test_every_layout_gives_the_same_images(
+    tmp_path_factory, count, size, layout, two_parts, labelled, kind, packed, column
+):
+    pixels = some(count, size, size, 3 if "C" in layout else 1)
+    stored = {
+        "NHWC": pixels,
+        "NCHW": pixels.transpose(0, 3, 1, 2),
+        "NHW": pixels[..., 0],
+        "NHW1": pixels,
+        "N1HW": pixels.transpose(0, 3, 1, 2),
+    }[layout]
+    labels = (np.arange(count) % 3).astype(kind)
+    prefix = "train_" if two_parts else ""
+    arrays = {f"{prefix}images": stored}
+    if labelled:
+        arrays[f"{prefix}labels"] = labels[:, None] if column else labels
+    if two_parts:
+        arrays |= {"test_images": stored[:1]} | ({"test_labels": labels[:1]} if labelled else {})
+    path = tmp_path_factory.mktemp("npz") / "mine.npz"
+    (np.savez_compressed if packed else np.savez)(path, **arrays)
+    train, test = data.load_pair(path)
+    if layout == "NCHW" and size == 3:
+        pixels = stored  # [N,3,3,3] is read as channels last
+    expected = np.broadcast_to(pixels, (count, size, size, 3)).transpose(0, 3, 1, 2)
+    assert torch.equal(train.images, torch.from_numpy(expected.copy()))
+    assert (train.name, train.split) == ("mine", "train")
+    assert (test is None) != two_parts
+    if labelled:
+        assert train.labels.tolist() == labels.tolist()
+        assert train.classes == tuple("012"[: labels.max() + 1])
+    else:
+        assert train.labels is None
+        assert train.classes == ()
+
+
+def test_both_parts_share_the_names(tmp_path, refused):
+    arrays = {"train_images": some(2, 4, 4, 3), "test_images": some(2, 4, 4, 3)}
+    path = save(tmp_path / "a.npz", **arrays, train_labels=[0, 1], test_labels=[2, 0])
+    assert data.load(path).classes == ("0", "1", "2")
+    path = save(tmp_path / "b.npz", **arrays, train_labels=[0, 1], test_labels=[2, 0], classes=["x", "y", "zebra"])
+    assert data.load(path, split="test").classes == ("x", "y", "zebra")
+    path = save(tmp_path / "c.npz", images=some(2, 4, 4, 3), labels=[0, 1], classes=np.array([b"x", b"y"]))
+    assert data.load(str(path)).classes == ("x", "y")
+    refused(lambda: data.load(path, split="test"), "no test part")
+
+
+def test_sizes_change_only_when_asked(tmp_path, refused):
+    path = save(tmp_path / "a.npz", images=some(3, 20, 20, 3))
+    assert data.load(path).image_size == 20
+    assert data.load(path, image_size=8).images.shape == (3, 3, 8, 8)
+    assert len(data.load(path, limit=2)) == 2
+    wide = save(tmp_path / "wide.npz", images=some(3, 20, 30, 3))
+    refused(lambda: data.load(wide), "30×20", "image_size")
+    cut = data.load(wide, image_size=20).images
+    assert torch.equal(cut, torch.from_numpy(np.load(wide)["images"][:, :, 5:25].transpose(0, 3, 1, 2).copy()))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"images": np.zeros((2, 4, 4, 3), np.float32)}, ["float32", "uint8"]),
+        ({"images": np.zeros((2, 4, 4, 3), np.int64)}, ["int64"]),
+        ({"images": some(2, 4, 4, 4)}, ["[2, 4, 4, 4]"]),
+        ({"images": some(2, 48)}, ["[2, 48]"]),
+        ({"images": some(0, 4, 4, 3)}, ["no images"]),
+        ({"images": some(2, 0, 0, 3)}, ["no images"]),
+        ({"images": some(2, 4, 4, 3), "labels": [0, 1, 1]}, ["3 labels for 2 train images"]),
+        ({"images": some(2, 4, 4, 3), "labels": [0.0, 1.0]}, ["float64", "integers"]),
+        ({"images": some(2, 4, 4, 3), "labels": [[0, 1], [1, 0]]}, ["[2, 2]"]),
+        ({"images": some(2, 4, 4, 3), "labels": 3}, ["integers [N]"]),
+        ({"images": some(2, 4, 4, 3), "labels": [0, -1]}, ["-1", "count from 0"]),
+        ({"images": some(2, 4, 4, 3), "labels": [0, 10**12]}, ["1000000000000"]),
+        ({"images": some(2, 4, 4, 3), "labels": np.array([0, "a"], object)}, ["pickled"]),
+        ({"images": some(2, 4, 4, 3), "labels": [0, 2], "classes": ["a", "b"]}, ["highest label is 2", "2 names"]),
+        ({"images": some(2, 4, 4, 3), "labels": [0, 1], "classes": [3, 4]}, ["strings"]),
+        ({"train_images": some(2, 4, 4, 3), "test_labels": [1]}, ["no test_images"]),
+        ({"x": some(2, 4, 4, 3), "y": [1, 2]}, ["holds x, y", "train_images"]),
+        ({}, ["holds nothing"]),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path, arrays, words, refused):
+    path = save(tmp_path / "bad.npz", **arrays)
+    refused(lambda: data.load_pair(path), str(path), *words)
+
+
+def test_damaged_files_are_refused(tmp_path, refused):
+    good = save(tmp_path / "good.npz", images=some(50, 8, 8, 3), labels=np.arange(50)).read_bytes()
+    bad = tmp_path / "bad.npz"
+
+    def told(content: bytes, *words: str) -> None:
+        bad.write_bytes(content)
+        refused(lambda: data.load(bad), str(bad), *words)
+
+    told(b"", "is empty")
+    told(b"hello" * 100, "damaged or cut off")
+    for share in (0.1, 0.5, 0.99):
+        told(good[: int(len(good) * share)], "damaged or cut off")
+    middle = len(good) // 4
+    told(good[:middle] + bytes(64) + good[middle + 64 :], "CRC")
+    np.save(tmp_path / "array.npy", some(2, 4, 4, 3))
+    told((tmp_path / "array.npy").read_bytes(), "not an .npz")
+    with zipfile.ZipFile(bad, "w") as file:
+        file.writestr("images.npy", b"not an array")
+    refused(lambda: data.load(bad), str(bad))
+    (tmp_path / "folder.npz").mkdir()
+    refused(lambda: data.load(tmp_path / "folder.npz"), "no readable image")
+
+
+@settings(deadline=None, max_examples=60)
+@given(place=st.floats(0, 1), value=st.integers(0, 255))
+def test_any_changed_byte_is_refused_or_harmless(tmp_path_factory, place, value):
+    folder = tmp_path_factory.mktemp("npz")
+    path = save(folder / "x.npz", images=some(3, 4, 4, 3), labels=np.arange(3))
+    content = bytearray(path.read_bytes())
+    content[min(int(place * len(content)), len(content) - 1)] = value
+    path.write_bytes(content)
+    with suppress(AAGError):
+        assert data.load(path).images.dtype == torch.uint8
+
+
+def test_writing_is_whole_or_not_at_all(tmp_path, monkeypatch):
+    target = tmp_path / "new" / "x.npz"
+    npz.write(target, {"images": some(1, 2, 2, 3)})
+    before = target.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        npz.write(target, {"images": some(9, 2, 2, 3)})
+    assert [file.name for file in target.parent.iterdir()] == ["x.npz"]
+    assert target.read_bytes() == before

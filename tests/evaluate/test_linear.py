@@ -1,0 +1,135 @@
+"""The linear probe against nn.Linear, autograd and torch.optim.Adam."""
+
+import json
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from aag.errors import AAGError
+from aag.evaluate import linear, linear_probe, linear_protocol
+
+
+def problem(n: int, seed: int, classes: int = 4, width: int = 12, spread: float = 2.0):
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, width, generator=torch.Generator().manual_seed(99))
+    labels = torch.randint(classes, (n,), generator=generator)
+    return centres[labels] + spread * torch.randn(n, width, generator=generator), labels
+
+
+def slow_probe(train, train_labels, test, test_labels, *, epochs, batch_size, lr, weight_decay, seed):
+    """The protocol as anyone would write it; only the order of the random draws is the probe's."""
+    generator = torch.Generator().manual_seed(seed)
+    classes, width = int(train_labels.max()) + 1, train.shape[1]
+    layer = torch.nn.Linear(width, classes)
+    bound = 1 / math.sqrt(width)
+    flat = torch.empty(classes * (width + 1)).uniform_(-bound, bound, generator=generator)
+    with torch.no_grad():
+        layer.weight.copy_(flat[: classes * width].view(classes, width))
+        layer.bias.copy_(flat[classes * width :])
+    optimizer = torch.optim.Adam(layer.parameters(), lr=lr, weight_decay=weight_decay)
+    steps = epochs * math.ceil(len(train) / batch_size)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: (1 + math.cos(math.pi * t / steps)) / 2)
+    curve = []
+    for _ in range(epochs):
+        for rows in torch.randperm(len(train), generator=generator).split(batch_size):
+            optimizer.zero_grad()
+            F.cross_entropy(layer(train[rows]), train_labels[rows]).backward()
+            optimizer.step()
+            scheduler.step()
+        curve.append(100 * (layer(test).argmax(1) == test_labels).float().mean().item())
+    return layer, curve
+
+
+@pytest.mark.parametrize(
+    ("n", "batch_size", "weight_decay"),
+    [(200, 50, 0.0), (203, 32, 0.01), (37, 64, 0.0)],  # even batches; a partial last one; one that holds all
+)
+def test_against_autograd_and_torch_adam(n, batch_size, weight_decay):
+    train, test = problem(n, 0), problem(100, 1)
+    settings = {"epochs": 5, "batch_size": batch_size, "lr": 0.02, "weight_decay": weight_decay, "seed": 3}
+    result = linear_probe(*train, *test, **settings)
+    layer, curve = slow_probe(*train, *test, **settings)
+    torch.testing.assert_close(result.weight, layer.weight.detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(result.bias, layer.bias.detach(), atol=1e-4, rtol=1e-4)
+    assert result.curve == pytest.approx(curve, abs=1e-4)
+    expected = 100 * (layer(train[0]).argmax(1) == train[1]).float().mean().item()
+    assert result.train_accuracy == pytest.approx(expected, abs=1e-4)
+
+
+def test_last_and_best_epoch():
+    result = linear_probe(*problem(150, 0), *problem(80, 1), epochs=8, batch_size=16, lr=0.1)
+    assert len(result.curve) == 8
+    assert result.accuracy == result.curve[-1]
+    assert result.best_accuracy == max(result.curve) == result.curve[result.best_epoch - 1]
+    assert result.seconds > 0
+    assert "weight" not in repr(result)
+
+
+def test_separable_data_with_labels_that_are_not_contiguous():
+    train, test = problem(300, 0, spread=0.1), problem(100, 1, spread=0.1)
+    names = torch.tensor([3, 7, 50, -1])
+    result = linear_probe(train[0], names[train[1]], test[0], names[test[1]], epochs=30, lr=0.1)
+    assert result.accuracy == result.train_accuracy == 100.0
+    assert result.classes.tolist() == [-1, 3, 7, 50]
+    predicted = result.classes[F.linear(test[0], result.weight, result.bias).argmax(1)]
+    assert torch.equal(predicted, names[test[1]])
+
+
+def test_labels_never_seen_count_as_wrong():
+    train, test = problem(100, 0, spread=0.1), problem(40, 1, spread=0.1)
+    assert linear_probe(*train, test[0], test[1] + 10, epochs=2).accuracy == 0.0
+
+
+def test_seed_is_all_the_randomness_and_global_state_stays():
+    sets = (*problem(100, 0), *problem(50, 1))
+    torch.manual_seed(0)
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    a, b, c = (linear_probe(*sets, epochs=2, batch_size=32, seed=seed) for seed in (5, 5, 6))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+    assert torch.equal(a.weight, b.weight)
+    assert not torch.equal(a.weight, c.weight)
+
+
+def test_half_precision_features_are_taken_in_float32():
+    train, test = problem(100, 0), problem(50, 1)
+    half = linear_probe(train[0].bfloat16(), train[1], test[0].bfloat16(), test[1], epochs=1)
+    full = linear_probe(train[0].bfloat16().float(), train[1], test[0].bfloat16().float(), test[1], epochs=1)
+    assert half.weight.dtype == torch.float32
+    assert torch.equal(half.weight, full.weight)
+
+
+def test_bad_settings_and_sets():
+    train, test = problem(10, 0), problem(5, 1)
+    for settings, line in [
+        ({"epochs": 0}, "epochs and batch_size must be at least 1, got 0 and 128"),
+        ({"lr": 0.0}, "lr must be above 0"),
+        ({"weight_decay": -1.0}, "weight_decay at least 0"),
+    ]:
+        with pytest.raises(AAGError, match=line):
+            linear_probe(*train, *test, **settings)
+    with pytest.raises(AAGError, match="training features have 12 dimensions, test features 11"):
+        linear_probe(*train, test[0][:, 1:], test[1])
+    with pytest.raises(AAGError, match=r"the test set has 5 features but labels of shape \[4\]"):
+        linear_probe(*train, test[0], test[1][1:])
+
+
+def test_protocol_is_json():
+    protocol = linear_protocol(seed=4)
+    assert json.loads(json.dumps(protocol)) == protocol
+    assert (protocol["layer"], protocol["epochs"], protocol["seed"]) == ("features", 50, 4)
+
+
+@pytest.mark.gpu
+def test_cuda_agrees_with_cpu_and_graph_with_eager(monkeypatch):
+    train, test = problem(1003, 0), problem(500, 1)
+    settings = {"epochs": 6, "batch_size": 64, "weight_decay": 0.001}
+    cpu = linear_probe(*train, *test, **settings)
+    graph = linear_probe(train[0].cuda(), train[1], *test, **settings)
+    monkeypatch.setattr(linear, "LONGEST_GRAPH", 0)
+    eager = linear_probe(train[0].cuda(), train[1], *test, **settings)
+    torch.testing.assert_close(graph.weight, eager.weight, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(graph.weight.cpu(), cpu.weight, atol=1e-3, rtol=1e-3)
+    assert graph.curve == pytest.approx(cpu.curve, abs=0.41)  # two borderline images of 500

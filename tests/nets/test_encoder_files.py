@@ -1,0 +1,104 @@
+"""Encoders on disk."""
+
+import os
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import aag
+from aag.errors import AAGError
+from aag.nets import EncoderSpec, build, load, save
+
+SPEC = EncoderSpec("resnet18", width=8, embedding=16, head="mlp", mean=(0.5, 0.5, 0.5))
+
+
+@pytest.fixture
+def encoder():
+    encoder = build(SPEC, seed=2).to(memory_format=torch.channels_last)
+    encoder(torch.rand(8, 3, 16, 16))  # running statistics worth keeping
+    return encoder
+
+
+def test_round_trip_is_bit_exact(encoder, tmp_path):
+    save(encoder, tmp_path / "encoder.safetensors", {"epoch": "200"})
+    for place in (tmp_path, str(tmp_path / "encoder.safetensors")):
+        again = aag.load(place)
+        assert again.spec == SPEC
+        assert not again.training
+        assert again.state_dict().keys() == encoder.state_dict().keys()
+        assert all(torch.equal(value, again.state_dict()[name]) for name, value in encoder.state_dict().items())
+        images = torch.rand(3, 3, 32, 32)
+        assert torch.equal(again.embed(images), encoder.embed(images))
+    with safe_open(tmp_path / "encoder.safetensors", framework="pt") as file:
+        assert file.metadata()["epoch"] == "200"
+
+
+def test_loading_draws_no_random_numbers(encoder, tmp_path):
+    save(encoder, tmp_path / "e.safetensors")
+    state = torch.get_rng_state()
+    load(tmp_path / "e.safetensors")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_saving_again_replaces_and_leaves_nothing_else(encoder, tmp_path):
+    path = tmp_path / "encoder.safetensors"
+    path.write_bytes(b"old")
+    save(encoder, path)
+    assert os.listdir(tmp_path) == ["encoder.safetensors"]
+    load(path)
+
+
+def test_a_failed_save_keeps_the_old_file(encoder, tmp_path, monkeypatch):
+    path = tmp_path / "encoder.safetensors"
+    path.write_bytes(b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(AAGError, match=r"cannot write .*No space left on device"):
+        save(encoder, path)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["encoder.safetensors"]
+
+
+def test_saving_into_a_missing_folder(encoder, tmp_path):
+    with pytest.raises(AAGError, match=r"cannot write .*No such file or directory"):
+        save(encoder, tmp_path / "nowhere" / "encoder.safetensors")
+
+
+def test_what_cannot_be_loaded_is_one_line(encoder, tmp_path):
+    whole = tmp_path / "whole.safetensors"
+    save(encoder, whole)
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(whole.read_bytes()[:-100])
+    rubbish = tmp_path / "rubbish.safetensors"
+    rubbish.write_bytes(b"\xff" * 64)
+    empty = tmp_path / "empty.safetensors"
+    empty.touch()
+    foreign = tmp_path / "foreign.safetensors"
+    save_file({"weight": torch.zeros(3)}, foreign)
+    misfit = tmp_path / "misfit.safetensors"
+    save_file({"weight": torch.zeros(3)}, misfit, metadata={"spec": SPEC.to_json()})
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for path, line in [
+        (tmp_path / "nowhere", "no such file or folder"),
+        (folder, "no encoder.safetensors in "),
+        (cut, "is not a safetensors file, or is damaged"),
+        (rubbish, "is not a safetensors file, or is damaged"),
+        (empty, "is not a safetensors file, or is damaged"),
+        (foreign, "holds no AAG encoder"),
+        (misfit, "do not fit the resnet18"),
+    ]:
+        with pytest.raises(AAGError, match=line) as caught:
+            load(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_device_that_is_not_there(encoder, tmp_path):
+    save(encoder, tmp_path / "e.safetensors")
+    with pytest.raises(AAGError, match="cannot use device 'cuda:99'"):
+        load(tmp_path / "e.safetensors", device="cuda:99")

@@ -1,0 +1,227 @@
+"""Training end to end on the CPU: it learns, logs, resumes exactly, and stops well."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import aag
+from aag import AAGError
+from aag.train import checkpoint, train
+from aag.train.run import Run
+
+
+def stop_after(steps: int) -> Callable[[], bool]:
+    """Asks for a stop after this many steps."""
+    left = iter(range(steps - 1, -1, -1))
+    return lambda: next(left, 0) == 0
+
+
+def state(run: Run) -> tuple[dict[str, torch.Tensor], dict]:
+    tensors, rest = checkpoint.load(run.checkpoint)
+    rest.pop("seconds")
+    return tensors, rest
+
+
+def rows(run: Run) -> list[dict]:
+    timing = ("seconds", "views_per_second", "evaluation_seconds")
+    return [{k: v for k, v in row.items() if k not in timing} for row in run.metrics() if row["kind"] != "start"]
+
+
+@pytest.mark.parametrize("stops", [[1], [6], [4, 3], [2, 5, 1]])
+def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(tiny, tmp_path, stops):
+    whole = train(replace(tiny, out=tmp_path / "whole"))
+    for steps in stops:
+        assert not train(tiny, should_stop=stop_after(steps)).complete
+    resumed = train(tiny)
+    assert resumed.complete
+    tensors, rest = state(whole.run)
+    tensors_resumed, rest_resumed = state(resumed.run)
+    assert rest == rest_resumed
+    assert tensors.keys() == tensors_resumed.keys()
+    assert all(torch.equal(tensors[name], tensors_resumed[name]) for name in tensors)
+    assert rows(whole.run) == rows(resumed.run)
+
+
+def test_a_crash_between_checkpoints_loses_only_what_came_after(tiny, tmp_path, monkeypatch):
+    """The process dies in epoch 2: no handler runs, the last checkpoint is that of epoch 1."""
+    whole = train(replace(tiny, out=tmp_path / "whole"))
+
+    def die() -> bool:
+        if len([row for row in Run(tiny.out).metrics() if row["kind"] == "epoch"]) == 1:
+            raise RuntimeError("killed")
+        return False
+
+    with pytest.raises(RuntimeError, match="killed"):
+        train(tiny, should_stop=die)
+    assert checkpoint.load(Run(tiny.out).checkpoint)[1]["epoch"] == 1
+    assert rows(train(tiny).run) == rows(whole.run)
+
+
+def test_the_run_folder_holds_what_a_user_needs(tiny):
+    result = train(tiny)
+    run = result.run
+    assert {path.name for path in run.folder.iterdir()} == {
+        "config.json", "metrics.jsonl", "last.ckpt", "encoder.safetensors",
+    }  # fmt: skip
+    assert run.config() == tiny
+    metrics = run.metrics()
+    assert [row["epoch"] for row in metrics if row["kind"] == "knn"] == [0, 1, 2]
+    last = metrics[-2]
+    assert last["kind"] == "epoch"
+    for name in ("positive_similarity", "negative_similarity", "positive_gradient", "negative_gradient", "loss_zx"):
+        assert np.isfinite(last[name])
+    assert last["positive_gradient"] == -1  # GNT-Xent's constant pull
+    start = metrics[0]
+    assert start["kind"] == "start"
+    assert torch.__version__.startswith(start["torch"])
+    encoder = aag.load(run.folder)
+    assert encoder.embed(torch.zeros(2, 3, 32, 32)).shape == (2, 128)
+    tensors, _ = checkpoint.load(run.checkpoint)
+    assert torch.equal(encoder.state_dict()["head.weight"], tensors["encoder.head.weight"])
+
+
+def test_a_finished_run_is_not_trained_again(tiny):
+    first = train(tiny)
+    before = first.run.metrics_file.read_text()
+    again = train(tiny)
+    assert again.complete
+    assert again.run.metrics_file.read_text() == before
+    assert again.knn_last == first.knn_last
+
+
+def test_training_lowers_the_loss_and_seeds_matter(tiny, tmp_path):
+    result = train(replace(tiny, epochs=4))
+    losses = [row["loss"] for row in result.run.metrics() if row["kind"] == "epoch"]
+    assert losses[-1] < losses[0] - 0.5
+    other = train(replace(tiny, epochs=4, seed=1, out=tmp_path / "other"))
+    assert [row["loss"] for row in other.run.metrics() if row["kind"] == "epoch"] != losses
+
+
+@pytest.mark.parametrize(
+    ("changes", "components"),
+    [
+        ({"auxiliary": "none"}, {"loss_xy"}),
+        ({"auxiliary": "basic"}, {"loss_xy", "loss_zx", "loss_zy"}),
+        ({"auxiliary": "randaugment"}, {"loss_xy", "loss_zx", "loss_zy"}),
+        ({"loss": "nt-xent", "schedule": "step"}, {"loss_xy", "loss_zx", "loss_zy"}),
+        ({"auxiliary_crop": "padded", "basic": "simclr", "forward": "per-view"}, {"loss_xy", "loss_zx", "loss_zy"}),
+        ({"auxiliary_crop": "none", "basic": "isif", "flip": False}, {"loss_xy", "loss_zx", "loss_zy"}),
+        ({"network": "alexnet", "batch_size": 8, "warmup_epochs": 1}, {"loss_xy", "loss_zx", "loss_zy"}),
+    ],
+)  # fmt: skip
+def test_every_variant_of_the_ablation_trains(tiny, changes, components):
+    result = train(replace(tiny, epochs=1, **changes))
+    (epoch,) = [row for row in result.run.metrics() if row["kind"] == "epoch"]
+    assert {name for name in epoch if name.startswith("loss_")} == components
+    assert sum(epoch[name] for name in components) == pytest.approx(epoch["loss"], rel=1e-4)
+
+
+def test_unlabelled_images_train_without_knn(tiny, photographs, tmp_path):
+    np.savez(tmp_path / "plain.npz", images=photographs[:48].permute(0, 2, 3, 1).numpy())
+    result = train(replace(tiny, data=str(tmp_path / "plain.npz")))
+    assert result.complete
+    assert result.knn_last is None
+    assert aag.load(result.run.folder).features(photographs[:3]).shape == (3, 32)
+
+
+# --- what goes wrong ----------------------------------------------------------------------------------------------------
+
+
+def test_nan_stops_and_keeps_the_last_good_checkpoint(tiny):
+    assert not train(tiny, should_stop=stop_after(3)).complete
+    good = Run(tiny.out).checkpoint.read_bytes()
+    tensors, rest = checkpoint.load(Run(tiny.out).checkpoint)
+    poisoned = {**tensors, "encoder.head.weight": torch.full_like(tensors["encoder.head.weight"], torch.nan)}
+    checkpoint.save(Run(tiny.out).checkpoint, poisoned, rest)
+    poison = Run(tiny.out).checkpoint.read_bytes()
+    with pytest.raises(AAGError, match=r"not a number any more \(epoch 1, step 4\).*--lr"):
+        train(tiny)
+    assert Run(tiny.out).checkpoint.read_bytes() == poison != good
+
+
+def test_a_learning_rate_that_explodes_stops_with_advice(tiny):
+    with pytest.raises(AAGError, match="try a lower --lr"):
+        train(replace(tiny, lr=1e20, epochs=20))
+    tensors, _ = checkpoint.load(Run(tiny.out).checkpoint)
+    assert all(torch.isfinite(value).all() for value in tensors.values())
+
+
+@pytest.mark.parametrize("keep", [0, 7, 1000, -1])
+def test_a_checkpoint_that_is_cut_off_is_named(tiny, keep):
+    train(tiny, should_stop=stop_after(2))
+    path = Run(tiny.out).checkpoint
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(AAGError, match=r"last\.ckpt.*cut off or damaged"):
+        train(tiny)
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_found(tiny):
+    train(tiny, should_stop=stop_after(2))
+    path = Run(tiny.out).checkpoint
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(AAGError, match="checksum"):
+        train(tiny)
+
+
+def test_another_config_in_the_same_folder_is_refused(tiny):
+    train(tiny, should_stop=stop_after(2))
+    with pytest.raises(AAGError, match=r"temperature 0\.1 there, 0\.2 here"):
+        train(replace(tiny, temperature=0.2))
+
+
+def test_a_checkpoint_of_another_config_is_refused(tiny):
+    train(tiny, should_stop=stop_after(2))
+    changed = replace(tiny, temperature=0.2)
+    Run(tiny.out).config_file.write_text(json.dumps(changed.to_json()))
+    with pytest.raises(AAGError, match="another temperature"):
+        train(changed)
+
+
+def test_other_images_under_the_same_name_are_refused(tiny, photographs):
+    train(tiny, should_stop=stop_after(2))
+    np.savez(tiny.data, images=photographs[40:136].permute(0, 2, 3, 1).numpy(), labels=np.arange(96) % 4)
+    with pytest.raises(AAGError, match="not those that"):
+        train(tiny)
+
+
+def test_a_batch_larger_than_the_set_is_refused(tiny):
+    with pytest.raises(AAGError, match="--batch-size 97 is larger than the set: .* has 96"):
+        train(replace(tiny, batch_size=97))
+
+
+def test_bf16_on_a_cpu_is_refused(tiny):
+    with pytest.raises(AAGError, match="bf16 needs a GPU"):
+        train(replace(tiny, precision="bf16"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_named(tiny):
+    with pytest.raises(AAGError, match="--device cuda was asked for, but PyTorch sees no CUDA device"):
+        train(replace(tiny, device="cuda"))
+
+
+def test_no_space_keeps_the_old_checkpoint(tiny, monkeypatch):
+    train(tiny, should_stop=stop_after(2))
+    path = Run(tiny.out).checkpoint
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(AAGError, match=r"can't write .*last\.ckpt: No space left on device"):
+        train(tiny)
+    assert path.read_bytes() == before
+    assert not list(path.parent.glob("*.tmp"))
+
+
+def test_a_folder_that_cannot_be_made_is_named(tiny, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AAGError, match="can't make the run folder"):
+        train(replace(tiny, out=tmp_path / "file" / "run"))
