@@ -120,8 +120,9 @@ def _contrast(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def _auto_contrast(images: Tensor, _: Tensor) -> Tensor:
-    low = images.amin(dim=(2, 3)).double()[:, :, None]
-    high = images.amax(dim=(2, 3)).double()[:, :, None]
+    value = images.int()  # compiled for a CPU, the smallest of many bytes comes out as 0 (pytorch issue 191499)
+    low = value.amin(dim=(2, 3)).double()[:, :, None]
+    high = value.amax(dim=(2, 3)).double()[:, :, None]
     level = _levels(images).double()
     # In float64, by a true division (a number over a tensor multiplies by the reciprocal) and in this order: the
     # truncation shows the last bit of the arithmetic.

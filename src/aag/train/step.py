@@ -27,7 +27,7 @@ class Step:
         for parameter in encoder.parameters():
             # Zeros make the first step the same as all others, so that it can be captured and resumed alike.
             self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        self._objective = torch.compile(self._loss) if runtime.compile else self._loss
+        self._objective = torch.compile(self._loss, dynamic=False) if runtime.compile else self._loss
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, views: Tensor, lr: float) -> Tensor:

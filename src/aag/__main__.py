@@ -1,0 +1,7 @@
+"""python -m aag"""
+
+import sys
+
+from aag.cli import main
+
+sys.exit(main())
