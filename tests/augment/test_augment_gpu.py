@@ -1,0 +1,157 @@
+"""The GPU shows what the CPU shows: a test on the CPU speaks for both."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from aag.augment import (
+    OPS,
+    AutoAugment,
+    AuxiliaryAugment,
+    BasicAugment,
+    RandAugment,
+    apply_op,
+    keys,
+    permutation,
+    uniforms,
+)
+from aag.augment.ops import MATRICES, apply_each
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+FAMILIES = {
+    "basic": BasicAugment(),
+    "isif": BasicAugment.preset("isif"),
+    "basic 48": BasicAugment(size=48),
+    "autoaugment": AutoAugment(),
+    "autoaugment svhn": AutoAugment("svhn"),
+    "autoaugment imagenet": AutoAugment("imagenet"),
+    "randaugment": RandAugment(),
+    "auxiliary": AuxiliaryAugment(),
+    "auxiliary padded": AuxiliaryAugment(crop="padded"),
+}
+FACTORS = [0.1, 0.7, 1.3, 1.9]
+SLOPES = [-0.3, -0.1, 0.0667, 0.2]
+SHIFTS = [-14.5, -4, 0.5, 9.67]
+MAGNITUDES = {
+    "ShearX": SLOPES,
+    "ShearY": SLOPES,
+    "TranslateX": SHIFTS,
+    "TranslateY": SHIFTS,
+    "Rotate": [-30, -6.667, 10, 90],
+    "Brightness": FACTORS,
+    "Color": FACTORS,
+    "Contrast": FACTORS,
+    "Sharpness": FACTORS,
+    "Posterize": [4, 5, 7, 8],
+    "Solarize": [0, 85.333, 170, 256],
+}
+
+
+def share_equal(one: Tensor, other: Tensor) -> float:
+    """The share of pixels, all three channels, that are the same."""
+    return (one.cpu() == other.cpu()).all(dim=1).double().mean().item()
+
+
+def share_within_a_level(one: Tensor, other: Tensor) -> float:
+    return ((one.cpu().int() - other.cpu().int()).abs() <= 1).all(dim=1).double().mean().item()
+
+
+def least(name: str) -> float:
+    """The share of pixels to agree. A resized crop may round one level apart, and Equalize makes several of one."""
+    return 0.99 if name == "auxiliary" else 0.999
+
+
+def test_counted_numbers_are_equal_to_the_last_bit():
+    image = torch.arange(50_000)
+    for seed, epoch, view in [(0, 0, 0), (2**40 + 3, 199, 2), (-1, 7, 1)]:
+        here, there = keys(seed, epoch, image, view), keys(seed, epoch, image.cuda(), view)
+        assert there.is_cuda
+        assert torch.equal(here, there.cpu())
+        assert torch.equal(uniforms(here, 64), uniforms(there, 64).cpu())
+
+
+@pytest.mark.parametrize("n", [0, 1, 1000, 73_257])
+def test_permutations_are_equal(n):
+    order = permutation(3, 8, n, "cuda")
+    assert order.is_cuda
+    assert torch.equal(permutation(3, 8, n), order.cpu())
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_operation_gives_the_cpus_pixels(photographs, name):
+    for magnitude in MAGNITUDES.get(name, [0.0]):
+        here, there = apply_op(name, photographs, magnitude), apply_op(name, photographs.cuda(), magnitude)
+        assert there.is_cuda
+        if name in MATRICES:
+            assert share_equal(here, there) >= 0.999, magnitude
+        else:
+            assert torch.equal(here, there.cpu()), magnitude
+
+
+def test_mixed_operations_give_the_cpus_pixels(photographs):
+    op = torch.arange(1000) % len(OPS)
+    choices = [MAGNITUDES.get(OPS[number], [0.0]) for number in op.tolist()]
+    magnitude = torch.tensor([c[i // len(OPS) % len(c)] for i, c in enumerate(choices)], dtype=torch.float64)
+    here = apply_each(op, photographs, magnitude)
+    there = apply_each(op.cuda(), photographs.cuda(), magnitude.cuda()).cpu()
+    moved = torch.tensor([OPS[number] in MATRICES for number in op.tolist()])
+    assert torch.equal(here[~moved], there[~moved])
+    assert share_equal(here[moved], there[moved]) >= 0.999
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_bytes_have_the_cpus_views(photographs, name):
+    key = keys(0, 4, torch.arange(1000), view=1)
+    here, there = FAMILIES[name](photographs, key=key), FAMILIES[name](photographs.cuda(), key=key.cuda())
+    assert there.is_cuda
+    assert there.dtype == torch.uint8
+    if isinstance(FAMILIES[name], (AutoAugment, RandAugment)):
+        assert share_equal(here, there) >= 0.999
+    else:
+        assert share_within_a_level(here, there) >= least(name)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_floats_have_the_cpus_views(photographs, name):
+    key = keys(0, 4, torch.arange(1000), view=1)
+    images = photographs.float() / 255
+    here, there = FAMILIES[name](images, key=key), FAMILIES[name](images.cuda(), key=key.cuda())
+    assert there.is_cuda
+    assert there.dtype == torch.float32
+    near = ((here - there.cpu()).abs() <= 1 / 255 + 1e-6).all(dim=1).double().mean()
+    assert near >= least(name)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_seed_alone_draws_the_cpus_views(photographs, name):
+    images = photographs[:200]
+    assert share_within_a_level(FAMILIES[name](images, seed=3), FAMILIES[name](images.cuda(), seed=3)) >= least(name)
+
+
+@pytest.mark.parametrize("shape", [(20, 20), (64, 48), (224, 224)])
+@pytest.mark.parametrize("name", ["basic", "autoaugment", "randaugment", "auxiliary"])
+def test_other_sizes_have_the_cpus_views(photographs, name, shape):
+    images = photographs[:64].repeat(1, 1, 7, 7)[..., : shape[0], : shape[1]]
+    assert share_within_a_level(FAMILIES[name](images), FAMILIES[name](images.cuda())) >= least(name)
+
+
+@pytest.mark.parametrize("name", ["basic", "autoaugment", "randaugment", "auxiliary", "auxiliary padded"])
+def test_a_view_depends_on_its_key_and_not_on_the_batch(photographs, name):
+    key, images = keys(0, 4, torch.arange(256)).cuda(), photographs[:256].cuda()
+    together = FAMILIES[name](images, key=key)
+    in_parts = torch.cat([FAMILIES[name](images[i : i + 50], key=key[i : i + 50]) for i in range(0, 256, 50)])
+    assert share_within_a_level(together, in_parts) >= least(name)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_one_compiled_graph_has_the_eager_views(photographs, name):
+    pytest.importorskip("triton")
+    torch._dynamo.reset()
+    key, images = keys(0, 4, torch.arange(512)).cuda(), photographs[:512].cuda()
+    compiled = torch.compile(FAMILIES[name].draw, fullgraph=True)
+    eager = FAMILIES[name](images, key=key)
+    assert share_within_a_level(compiled(images, key), eager) >= least(name)
