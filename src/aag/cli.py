@@ -157,8 +157,8 @@ def _evaluate(arguments: list[str]) -> int:
 
     from aag import data, nets
     from aag.evaluate.protocols import evaluate_encoder
+    from aag.files import write_json
     from aag.provenance import provenance
-    from aag.train.run import write_json
     from aag.train.runtime import decide
 
     runtime = decide(replace(config, device=options.device, precision=options.precision).validate())

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from aag.errors import AAGError
-from aag.train.run import Run, write_json
+from aag.files import write_json, writing
+from aag.train.run import Run
 
 
 def make_record(run: Run) -> dict[str, Any]:
@@ -47,9 +48,7 @@ def make_record(run: Run) -> dict[str, Any]:
 def write_record(run: Run, folder: Path) -> Path:
     record = make_record(run)
     path = folder / f"{record['name']}.json"
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AAGError(f"can't make {folder}: {error.strerror}") from error
     write_json(path, record)
     return path

@@ -1,6 +1,7 @@
 """Learning rates of the paper's two schedules."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -15,7 +16,7 @@ def test_cosine_falls_from_the_peak_to_zero_without_restarts():
     assert rates[0] == 0.03
     assert rates[100 * 390] == pytest.approx(0.015)
     assert 0 <= rates[-1] < 1e-8
-    assert all(a >= b for a, b in zip(rates, rates[1:], strict=False))
+    assert all(a >= b for a, b in pairwise(rates))
 
 
 def test_steps_drop_to_a_tenth_at_120_and_160_of_200_epochs():

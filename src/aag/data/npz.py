@@ -4,16 +4,15 @@ Keys: `train_images`, `train_labels`, `test_images`, `test_labels`; or `images`,
 Labels are optional, and so is `classes`, the names behind them. Images are uint8 [N,H,W,3], [N,3,H,W] or grey [N,H,W].
 """
 
-import os
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 
 from aag.data.arrays import Part, Parts
 from aag.errors import AAGError
+from aag.files import replacing
 
 
 def read(path: Path, splits: Collection[str]) -> Parts:
@@ -103,12 +102,5 @@ def _channels_last(path: Path, key: str, images: np.ndarray) -> np.ndarray:
 def write(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write an uncompressed .npz in full or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.stem}-{uuid4().hex}.part")
-    try:
-        with part.open("xb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as temporary, temporary.open("xb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

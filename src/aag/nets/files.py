@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
 from aag.errors import AAGError
+from aag.files import write_bytes
 from aag.nets.encoder import Encoder, build
 from aag.nets.spec import EncoderSpec
 
@@ -24,18 +25,7 @@ def save(encoder: Encoder, path: str | os.PathLike[str], extra: Mapping[str, str
         for name, tensor in encoder.state_dict().items()
     }
     data = to_bytes(tensors, metadata={"format": "pt", **(extra or {}), SPEC: encoder.spec.to_json()})
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise AAGError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_bytes(Path(path), data)
 
 
 def load(run_or_file: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Encoder:

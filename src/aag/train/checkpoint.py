@@ -1,10 +1,7 @@
 """Checkpoints: written beside the old one and swapped in, checked when read."""
 
-import contextlib
 import json
-import os
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +9,18 @@ import torch
 from torch import Tensor
 
 from aag.errors import AAGError
+from aag.files import write_bytes
 
 FORMAT = 1
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """`write(temporary)` and a swap: whoever reads `path` sees the old file or the new one, whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError) or "I/O error" in str(error):
-            reason = getattr(error, "strerror", None) or error
-            raise AAGError(f"can't write {path}: {reason}; what was saved before is kept") from error
-        raise
-
-
 def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
     """Tensors and JSON-able state in one safetensors file with a checksum."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save as to_bytes
 
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     header = {"format": FORMAT, "checksum": _checksum(tensors), "state": state}
-    write_atomically(path, lambda file: save_file(tensors, file, {"aag": json.dumps(header)}))
+    write_bytes(path, to_bytes(tensors, {"aag": json.dumps(header)}))
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

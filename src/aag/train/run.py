@@ -7,7 +7,7 @@ from typing import Any
 
 from aag.config import TrainConfig
 from aag.errors import AAGError
-from aag.train.checkpoint import write_atomically
+from aag.files import write_bytes, write_json, writing
 
 
 class Run:
@@ -68,17 +68,10 @@ class Run:
 
     def log(self, rows: Iterable[dict[str, Any]]) -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)
-        try:
-            with self.metrics_file.open("a") as file:
-                file.write(text)
-        except OSError as error:
-            raise AAGError(f"can't write {self.metrics_file}: {error.strerror}") from error
+        with writing(self.metrics_file), self.metrics_file.open("a") as file:
+            file.write(text)
 
     def keep_metrics(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
         """Drops what was logged after the checkpoint: the resumed run will log it again."""
         lines = "".join(json.dumps(row) + "\n" for row in self.metrics() if wanted(row))
-        write_atomically(self.metrics_file, lambda file: file.write_text(lines))
-
-
-def write_json(path: Path, content: object) -> None:
-    write_atomically(path, lambda file: file.write_text(json.dumps(content, indent=1) + "\n"))
+        write_bytes(self.metrics_file, lines.encode())
