@@ -3,7 +3,6 @@ from functools import cache
 import pytest
 import torch
 
-
 # Test processes run side by side, and threads that wait for a core held by another cost more than they bring.
 torch.set_num_threads(1)
 

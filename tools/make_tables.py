@@ -16,7 +16,7 @@ PAPER_KNN = {("cifar10", "resnet18", 200): 88.3}  # Table 1, by data set, networ
 def results_table() -> str:
     """One row for each record of a training run."""
     lines = [
-        "| run | epochs | kNN (128-d) | paper | linear (512-d) | training | views a second | seeds |",
+        "| run | epochs | kNN (128-d) | paper | linear (512-d) | training | views a second | seed |",
         "|---|---|---|---|---|---|---|---|",
     ]
     records = [json.loads(path.read_text()) for path in sorted((ROOT / "results").glob("*.json"))]
@@ -28,11 +28,12 @@ def results_table() -> str:
         paper = PAPER_KNN.get(key) if standard else None
         minutes, seconds = divmod(round(record["seconds"]), 60)
         gpu = record["sessions"][-1]["gpu"] or record["sessions"][-1]["cpu"]
-        name = f"[{settings['data']}, {settings['network']}, `{settings['recipe']}`{_changes(record)}](results/{record['name']}.json)"
+        what = f"{settings['data']}, {settings['network']}, `{settings['recipe']}`{_changes(record)}"
+        name = f"[{what}](results/{record['name']}.json)"
         lines.append(
             f"| {name} | {settings['epochs']} | **{record['knn']['last']:.2f}** | {paper or '–'} "
             f"| {by_name['linear (features)']['accuracy']:.2f} | {minutes} min {seconds:02d} s on one {gpu} "
-            f"| {record['views_per_second']:,.0f} | 1 |"
+            f"| {record['views_per_second']:,.0f} | {settings['seed']} |"
         )
     return "\n".join(lines)
 

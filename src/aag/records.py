@@ -36,13 +36,20 @@ def make_record(run: Run) -> dict[str, Any]:
         },
         "evaluation": json.loads(run.evaluation_file.read_text())["results"],
         "knn_by_epoch": knn,
-        "loss_by_epoch": [(row["epoch"], round(row["loss"], 4)) for row in epochs[:: max(1, len(epochs) // 50)]],
+        "loss_by_epoch": [
+            (row["epoch"], round(row["loss"], 4)) for row in epochs if _shown(row["epoch"], config.epochs)
+        ],
         "seconds": epochs[-1]["seconds"],
         "views_per_second": speeds[len(speeds) // 2],
         "peak_memory": epochs[-1].get("peak_memory"),
         "peak_memory_besides_images": epochs[-1].get("peak_memory_besides_images"),
         "sessions": [{k: v for k, v in row.items() if k != "kind"} for row in starts],
     }
+
+
+def _shown(epoch: int, epochs: int) -> bool:
+    """About fifty points of a curve, the first and the last among them."""
+    return epoch in (1, epochs) or epoch % max(1, epochs // 50) == 0
 
 
 def write_record(run: Run, folder: Path) -> Path:

@@ -225,3 +225,25 @@ def test_a_folder_that_cannot_be_made_is_named(tiny, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(AAGError, match="can't make the run folder"):
         train(replace(tiny, out=tmp_path / "file" / "run"))
+
+
+def test_where_compiling_fails_the_run_goes_on_without(tiny, tmp_path, monkeypatch):
+    def broken(*_: object, **__: object) -> Callable:
+        def fail(*_: object) -> None:
+            raise RuntimeError("no compiler here\nand a long story")
+
+        return fail
+
+    plain = train(replace(tiny, out=tmp_path / "plain"))
+    monkeypatch.setattr(torch, "compile", broken)
+    result = train(replace(tiny, compile="on"))
+    assert result.complete
+    assert rows(result.run) == rows(plain.run)
+
+
+@pytest.mark.slow
+def test_a_compiled_run_is_close_to_the_plain_one(tiny, tmp_path):
+    plain = train(replace(tiny, epochs=1, out=tmp_path / "plain"))
+    compiled = train(replace(tiny, epochs=1, compile="on"))
+    losses = [[row["loss"] for row in rows(r.run) if row["kind"] == "epoch"] for r in (plain, compiled)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)

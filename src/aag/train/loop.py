@@ -1,6 +1,7 @@
 """The training loop: epochs of steps, kNN now and then, checkpoints, and going on after any stop."""
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,7 +217,9 @@ class Trainer:
         state = {name: value.clone() for name, value in self.step.state().items()}
         started = time.monotonic()
         try:
-            self.step.warm_up(self.views.batch(order, self.progress.epoch, self.progress.step))
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
+                self.step.warm_up(self.views.batch(order, self.progress.epoch, self.progress.step))
         except Exception as error:
             if isinstance(error, torch.cuda.OutOfMemoryError):
                 raise AAGError("the GPU is out of memory; try a smaller --batch-size") from error

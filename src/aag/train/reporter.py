@@ -4,7 +4,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aag.config import TrainConfig
 
@@ -43,18 +43,15 @@ class Terminal(Reporter):
     """A progress bar with loss, kNN and time left; a line for each kNN where the output is not a terminal."""
 
     def __init__(self, console: "Console") -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self.console = console
-        self.bar = Progress(
+        self.bar = Progress(  # 80 columns at its widest
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
-            BarColumn(bar_width=24),
-            TextColumn(
-                "{task.percentage:>3.0f} %  loss {task.fields[loss]}  kNN {task.fields[knn]}  {task.fields[speed]}"
-            ),
-            TimeElapsedColumn(),
-            TextColumn("left"),
+            BarColumn(bar_width=14),
+            TextColumn("loss {task.fields[loss]}  kNN {task.fields[knn]}  {task.fields[speed]}"),
             TimeRemainingColumn(),
+            TextColumn("left"),
             console=console,
             speed_estimate_period=120,
         )
@@ -75,46 +72,49 @@ class Terminal(Reporter):
         steps: int,
         epoch: int,
     ) -> None:
-        show = self.console.print
         labels = f"{len(train_set.classes)} classes" if train_set.labels is not None else "no labels"
         test = f" + {len(test_set):,} test" if test_set is not None else ""
         size = train_set.image_size
-        show(
-            f"data     {train_set.name}: {len(train_set):,} train{test} images, {size}×{size}, {labels}",
-            highlight=False,
-        )
+        self.say(f"data     {train_set.name}: {len(train_set):,} train{test} images, {size}×{size}, {labels}")
         if train_set.skipped:
-            show(f"         {len(train_set.skipped)} files skipped, such as {train_set.skipped[0]}", highlight=False)
+            self.say(f"         {len(train_set.skipped)} files skipped, such as {train_set.skipped[0]}")
         third = "" if config.auxiliary == "none" else f" + {config.auxiliary}"
-        show(f"method   {config.method}: 2 basic views{third}, {config.loss}, τ {config.temperature}", highlight=False)
-        show(
-            f"network  {config.network}, {config.epochs} epochs of {steps} steps of {config.batch_size}",
-            highlight=False,
+        self.say(f"method   {config.method}: 2 basic views{third}, {config.loss}, τ {config.temperature}")
+        width = f" (width {config.width})" if config.width != TrainConfig.width else ""
+        self.say(
+            f"network  {config.network}{width}, {config.epochs} epochs of {steps} steps of {config.batch_size} images"
         )
-        show(f"runs on  {runtime}", highlight=False)
-        show(f"run      {run.folder}" + (f" (going on after epoch {epoch})" if epoch else ""), highlight=False)
+        self.say(f"runs on  {runtime}")
+        complete = epoch == config.epochs
+        after = " (complete)" if complete else f" (going on after epoch {epoch})" if epoch else ""
+        self.say(f"run      {run.folder}{after}")
         if train_set.labels is None or test_set is None:
-            show("         no labelled test part: trained without kNN", highlight=False)
+            self.say("         no labelled test part: trained without kNN")
+        if complete:
+            return
         self.steps = steps
-        fields = {"epoch": epoch, "epochs": config.epochs, "loss": "…", "knn": "…", "speed": ""}
-        self.task = self.bar.add_task("", total=config.epochs * steps, completed=epoch * steps, **fields)  # type: ignore[arg-type]
+        fields: dict[str, Any] = {"epoch": epoch, "epochs": config.epochs, "loss": "…", "knn": "…", "speed": ""}
+        self.task = self.bar.add_task("", total=config.epochs * steps, completed=epoch * steps, **fields)
         self.bar.start()
 
     def warm(self, runtime: "Runtime", seconds: float) -> None:
-        self.bar.console.print(f"ready    {runtime}, after {seconds:.1f} s", highlight=False)
+        self.say(f"ready    {runtime}, after {seconds:.1f} s")
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def step(self, epoch: int, step: int, steps: int, loss: float) -> None:
         self.bar.update(self.task, completed=epoch * steps + step, epoch=epoch + 1, loss=f"{loss:.2f}")
 
     def epoch(self, epoch: int, loss: float, views_per_second: float) -> None:
         speed = f"{views_per_second:,.0f} views/s"
-        self.bar.update(self.task, completed=epoch * self.steps, loss=f"{loss:.2f}", speed=speed)
+        self.bar.update(self.task, completed=epoch * self.steps, epoch=epoch, loss=f"{loss:.2f}", speed=speed)
         self.loss = loss
 
     def knn(self, epoch: int, accuracy: float) -> None:
         self.bar.update(self.task, knn=f"{accuracy:.1f}")
         after = f"epoch {epoch:>4}  loss {self.loss:7.3f}" if epoch else "untrained             "
-        self.bar.console.print(f"{time.strftime('%H:%M:%S')}  {after}  kNN {accuracy:5.2f} %", highlight=False)
+        self.say(f"{time.strftime('%H:%M:%S')}  {after}  kNN {accuracy:5.2f} %")
 
     loss = float("nan")
 
