@@ -13,4 +13,4 @@ def unknown(what: str, name: str, known: Iterable[str], hint: str = "") -> AAGEr
     names = sorted(known)
     near = get_close_matches(name.lower(), names, n=3, cutoff=0.5)
     advice = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names[:20])}"
-    return AAGError(f"unknown {what} {name!r}; {advice}{hint}")
+    return AAGError(f"unknown {what} {name!r}; {advice}" + (f" ({hint})" if hint else ""))

@@ -121,7 +121,7 @@ def test_same_name_means_ours_unless_prefixed():
     [
         (EncoderSpec("resnet19"), r"unknown network 'resnet19'; did you mean resnet18"),
         (EncoderSpec("timm/resnt50"), r"unknown network 'timm/resnt50'; did you mean resnet50"),
-        (EncoderSpec("qqqqqq"), r"unknown network 'qqqqqq'; .*resnet50; timm's models go by"),
+        (EncoderSpec("qqqqqq"), r"unknown network 'qqqqqq'; .*resnet50 \(timm's models go by"),
         (EncoderSpec("test_vit", image_size=8), r"test_vit cannot take 8×8 images: "),
     ],
 )

@@ -131,7 +131,7 @@ class Listing:
 def get(name: str) -> Known:
     """The facts of a known set."""
     if name not in KNOWN:
-        raise unknown("data set", name, KNOWN, hint="; or give a path to a folder of images or an .npz")
+        raise unknown("data set", name, KNOWN)
     return KNOWN[name]
 
 
@@ -141,7 +141,7 @@ def normalisation(source_name: str) -> tuple[Triple, Triple]:
     Any other set has none on record: take its training images' `ImageSet.statistics()`.
     """
     if source_name not in KNOWN:
-        raise unknown("data set", source_name, KNOWN, hint="; of any other set take ImageSet.statistics()")
+        raise unknown("data set", source_name, KNOWN, hint="of any other set take ImageSet.statistics()")
     return KNOWN[source_name].mean, KNOWN[source_name].std
 
 

@@ -93,7 +93,7 @@ def _read_path(path: Path, source: str, splits: Collection[str], image_size: int
     if not source or not os.path.exists(path):
         if path.suffix or os.sep in source or "/" in source or source.startswith((".", "~")):
             raise AAGError(f"no such file or folder: {source}; give a folder, an .npz or one of {', '.join(KNOWN)}")
-        raise unknown("data set", source, KNOWN, hint="; and there is no file or folder of that name")
+        raise unknown("data set", source, KNOWN, hint="and there is no file or folder of that name")
     for entry in KNOWN.values():
         if path.name in [archive.file for archive in entry.archives]:
             raise AAGError(f"{source} is the archive of {entry.name}: put it into {data_root()} and load {entry.name}")

@@ -39,7 +39,7 @@ def _from_timm(name: str, image_size: int) -> Backbone:
     model_name = name.removeprefix("timm/")
     if not timm.is_model(model_name):
         near = get_close_matches(model_name, {*NETWORKS, *timm.list_models()}, cutoff=0.5)
-        raise unknown("network", name, near or NETWORKS, "; timm's models go by their timm names")
+        raise unknown("network", name, near or NETWORKS, "timm's models go by their timm names")
     try:
         try:
             module = timm.create_model(model_name, pretrained=False, num_classes=0, img_size=image_size)

@@ -60,7 +60,8 @@ class Terminal(Reporter):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.bar.stop()
+        if self.bar.live.is_started:  # stopping one that never started prints an empty line
+            self.bar.stop()
 
     def start(
         self,
