@@ -44,6 +44,8 @@ def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(tiny, tmp_path, stop
     assert tensors.keys() == tensors_resumed.keys()
     assert all(torch.equal(tensors[name], tensors_resumed[name]) for name in tensors)
     assert rows(whole.run) == rows(resumed.run)
+    weights = aag.load(resumed.run.folder).state_dict()
+    assert all(torch.equal(weights[name], tensors[f"encoder.{name}"]) for name in weights)
 
 
 def test_a_crash_between_checkpoints_loses_only_what_came_after(tiny, tmp_path, monkeypatch):

@@ -113,8 +113,7 @@ class Trainer:
                 self._knn()
             if done or time.monotonic() - self.saved_at > 60 * config.checkpoint_minutes:
                 self._save()
-        if not run.encoder_file.exists():
-            self._save_encoder()
+        self._save_encoder()  # also where a stop left an earlier one
         return self._result(complete=True)
 
     # --- an epoch ---------------------------------------------------------------------------------------------------
