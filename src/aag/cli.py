@@ -1,5 +1,6 @@
 """The command line: parses, calls and prints. Heavy imports wait until a command needs them."""
 
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -124,7 +125,7 @@ def _train(arguments: list[str]) -> int:
     say(f"run      {folder}")
     say("\nNext:")
     if result.knn_last is not None:
-        say(f"  aag evaluate {folder}")
+        say(f"  aag evaluate {shlex.quote(str(folder))}")
     say(f"  python -c \"import aag; print(aag.load('{folder}'))\"")
     if config.data == "sample":
         say("  aag train --data FOLDER          # your own images, no labels needed")
@@ -171,6 +172,10 @@ def _evaluate(arguments: list[str]) -> int:
         linear_epochs=options.linear_epochs, seed=config.seed, dtype=dtype,
     )  # fmt: skip
     console = _console()
+    reached = max((row["epoch"] for row in run.metrics() if row["kind"] == "epoch"), default=0)
+    if reached < config.epochs:
+        note = f"note: {run.folder} is not finished: this is its encoder after epoch {reached} of {config.epochs}"
+        console.print(note, highlight=False, soft_wrap=True)
     console.print(_table(f"{run.folder.name}, on {train_set.name}", results))
     write_json(run.evaluation_file, {"data": source, "results": results, **provenance(str(runtime.device))})
     console.print(f"saved in {run.evaluation_file}", highlight=False, soft_wrap=True)
@@ -188,7 +193,7 @@ def _table(title: str, results: list[dict[str, Any]]) -> Any:
     table.add_column("evaluation")
     table.add_column("accuracy", justify="right")
     table.add_column("protocol")
-    hidden = ("evaluation", "layer", "train", "test")
+    hidden = ("evaluation", "layer", "data", "train", "test")
     for row in results:
         protocol = ", ".join(f"{name} {value}" for name, value in row["protocol"].items() if name not in hidden)
         table.add_row(row["name"], f"{row['accuracy']:.2f} %", protocol)
@@ -210,7 +215,7 @@ def _data(arguments: list[str]) -> int:
 
     table = Table()
     for column in ("set", "images", "classes", "what", "where"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")  # a path that is cut off helps nobody
     for row in catalogue():
         images = f"{row.train:,} + {row.test:,}"
         table.add_row(row.name, images, str(row.classes), row.description, str(row.where or f"not here: {row.fetch}"))
@@ -263,7 +268,8 @@ def _duration(seconds: float) -> str:
 def _console() -> "Console":
     from rich.console import Console
 
-    return Console()
+    # A path is printed as it is: "photos [old]" holds no markup, and "a:b:c" no emoji.
+    return Console(markup=False, emoji=False)
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {

@@ -3,6 +3,7 @@
 Plain data: importing this costs nothing, so that the command line can show its help at once.
 """
 
+import hashlib
 import re
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -128,6 +129,8 @@ class TrainConfig:
             raise AAGError(f"--momentum must be below 1, not {self.momentum}")
         if self.rand_magnitude > 30:
             raise AAGError(f"--rand-magnitude must be at most 30, not {self.rand_magnitude}")
+        if not 0 <= self.seed < 2**63:
+            raise AAGError(f"--seed must lie in 0 … 2^63 − 1, not {self.seed}")
         return self
 
     def identity(self) -> dict[str, Any]:
@@ -153,7 +156,11 @@ class TrainConfig:
         for field, value in self.identity().items():
             if field not in ("data", "network", "recipe", "seed") and value != getattr(base, field):
                 name.append(f"{field.replace('_', '-')}={value}")
-        return re.sub(r"[^\w.=+-]", "_", "-".join(name))
+        whole = re.sub(r"[^\w.=+-]", "_", "-".join(name))
+        if len(whole.encode()) <= 200:
+            return whole
+        # A file system takes 255 bytes, and files are named after runs: the rest is told apart by a hash.
+        return whole.encode()[:190].decode(errors="ignore") + "-" + hashlib.sha256(whole.encode()).hexdigest()[:8]
 
 
 OPERATIONAL = frozenset({"out", "device", "compile", "data_root", "knn_every", "checkpoint_minutes"})

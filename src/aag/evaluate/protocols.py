@@ -41,6 +41,7 @@ def evaluate_encoder(
     test_features, test_embedding = encoder.encode(test_set.images, batch_size=1024, dtype=dtype)
     precision = {
         "precision": "bf16" if dtype == torch.bfloat16 else "fp32",
+        "data": train_set.name,
         "train": len(train_set),
         "test": len(test_set),
     }

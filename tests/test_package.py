@@ -1,0 +1,176 @@
+"""The package as a whole: what `import aag` offers and costs, and what it says of itself."""
+
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+import aag
+from aag import provenance
+
+ROOT = Path(__file__).parent.parent
+HEAVY = ("torch", "torchvision", "timm", "numpy", "PIL", "scipy")
+
+
+def python(code: str, **environment: str) -> str:
+    """What a fresh interpreter prints."""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | environment
+    )
+    return ran.stdout
+
+
+# --- importing --------------------------------------------------------------------------------------------------------
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    assert python(f"import aag, sys; print([m for m in {HEAVY} if m in sys.modules])") == "[]\n"
+
+
+def test_what_needs_no_tensors_stays_light():
+    light = "aag.AAGError, aag.data.catalogue(), aag.data.data_root()"
+    assert python(f"import aag, sys; {light}; print([m for m in {HEAVY} if m in sys.modules])") == "[]\n"
+
+
+def test_every_public_name_is_there():
+    for name in aag.__all__:
+        assert getattr(aag, name) is not None
+    assert set(aag.__all__) <= set(dir(aag))
+    with pytest.raises(AttributeError, match="no attribute 'loses'"):
+        aag.loses  # noqa: B018
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == aag.__version__
+
+
+# --- the documented calls ---------------------------------------------------------------------------------------------
+
+NONE_GIVEN = inspect.Parameter.empty
+FEATURES = dict.fromkeys(("train_features", "train_labels", "test_features", "test_labels"), NONE_GIVEN)
+VIEWS = {"x": NONE_GIVEN, "y": NONE_GIVEN, "z": None}
+CALLS = {  # positional parameters and keyword-only ones, each with its default
+    "losses.gnt_xent": (VIEWS, {"temperature": 0.1}),
+    "losses.nt_xent": (VIEWS, {"temperature": 0.1}),
+    "augment.AutoAugment": ({"policy": "cifar10"}, {}),
+    "augment.RandAugment": ({"n": 2, "magnitude": 10, "bins": 31}, {}),
+    "augment.apply_op": ({"name": NONE_GIVEN, "images": NONE_GIVEN, "magnitude": None}, {}),
+    "augment.AutoAugment.__call__": ({"self": NONE_GIVEN, "images": NONE_GIVEN}, {"seed": 0, "key": None}),
+    "augment.RandAugment.__call__": ({"self": NONE_GIVEN, "images": NONE_GIVEN}, {"seed": 0, "key": None}),
+    "augment.BasicAugment.__call__": ({"self": NONE_GIVEN, "images": NONE_GIVEN}, {"seed": 0, "key": None}),
+    "evaluate.knn_accuracy": (FEATURES, {"k": 200, "temperature": 0.1}),
+    "evaluate.linear_probe": (
+        FEATURES, {"epochs": 50, "batch_size": 128, "lr": 0.01, "weight_decay": 0.0, "seed": 0},
+    ),
+    "load": ({"run_or_file": NONE_GIVEN}, {"device": "cpu"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", CALLS)
+def test_a_documented_call_has_its_signature(path):
+    thing = aag
+    for name in path.split("."):
+        thing = getattr(thing, name)
+    parameters = inspect.signature(thing).parameters.values()
+    only = inspect.Parameter.KEYWORD_ONLY
+    positional = {p.name: p.default for p in parameters if p.kind is not only}
+    assert (positional, {p.name: p.default for p in parameters if p.kind is only}) == CALLS[path]
+
+
+def test_the_basic_augmentation_defaults_to_the_paper():
+    """decisions.md, "Basic view, in this order"."""
+    basic = aag.augment.BasicAugment()
+    assert basic == aag.augment.BasicAugment.preset("paper")
+    assert (basic.scale, basic.ratio) == ((0.2, 1.0), (3 / 4, 4 / 3))
+    assert (basic.brightness, basic.contrast, basic.saturation, basic.hue, basic.jitter) == (0.4, 0.4, 0.4, 0.1, 0.8)
+    assert (basic.gray, basic.flip, basic.blur, basic.blur_sigma, basic.blur_kernel) == (0.2, 0.5, 0.5, (0.1, 2.0), 3)
+
+
+def test_the_documented_calls_work_together(photographs):
+    images = photographs[:4]
+    for family in (aag.augment.BasicAugment(), aag.augment.AutoAugment("cifar10"), aag.augment.RandAugment()):
+        views = family(images, seed=0)
+        assert views.shape == images.shape
+        assert views.dtype == torch.uint8
+    assert torch.equal(aag.augment.apply_op("Invert", images), 255 - images)
+    rows = torch.eye(2)
+    assert aag.losses.gnt_xent(rows, rows, rows).item() == pytest.approx(-48.6137, abs=1e-4)  # decisions.md
+    assert aag.losses.nt_xent(rows, rows, rows).item() > 0
+    with pytest.raises(aag.AAGError, match="no such file or folder"):
+        aag.load("nowhere")
+
+
+# --- provenance -------------------------------------------------------------------------------------------------------
+
+
+def test_provenance_names_machine_and_versions():
+    made = provenance.provenance("cpu")
+    assert made["torch"] == torch.__version__.partition("+")[0] or made["torch"] == torch.__version__
+    assert made["aag"] == aag.__version__
+    assert made["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert all(made[name] for name in ("timm", "numpy", "pillow", "cpu"))
+    assert made["gpu"] is made["cuda"] is None
+    assert json.loads(json.dumps(made)) == made
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A folder that holds the package's provenance.py and nothing else of it."""
+    package = tmp_path / "copy" / "aag"
+    package.mkdir(parents=True)
+    for name in ("__init__.py", "provenance.py"):
+        shutil.copy(Path(aag.__file__).parent / name, package / name)
+    return package.parent
+
+
+def commit(folder: Path, **environment: str) -> str:
+    settings = {"PYTHONPATH": str(folder), "AAG_COMMIT": "", **environment}
+    code = "import aag, aag.provenance as p; print(aag.__file__); print(p.commit() or None)"
+    where, answer = python(code, **settings).splitlines()
+    assert Path(where).parent.parent == folder
+    return answer
+
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    ran = subprocess.run(["git", "-C", str(folder), *who, *words], capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
+
+
+@needs_git
+def test_the_commit_is_that_of_the_checkout_and_says_when_it_was_changed(copied):
+    git(copied, "init", "--quiet")
+    git(copied, "add", ".")
+    git(copied, "commit", "--quiet", "--message", "first", "--no-verify")
+    git(copied, "tag", "v1")  # a tag is no commit
+    head = git(copied, "rev-parse", "HEAD")[:12]
+    assert commit(copied, AAG_COMMIT="other") == head
+    with (copied / "aag" / "provenance.py").open("a") as file:
+        file.write("# changed\n")
+    assert commit(copied) == f"{head}-dirty"
+
+
+def test_outside_a_checkout_the_environment_says_the_commit(copied):
+    assert commit(copied, AAG_COMMIT="abc123") == "abc123"
+    assert commit(copied) == "None"
+
+
+@needs_git
+def test_a_package_installed_below_someone_elses_checkout_does_not_take_its_commit(copied):
+    git(copied, "init", "--quiet")  # a project whose ignored .venv holds aag
+    git(copied, "commit", "--quiet", "--allow-empty", "--message", "theirs", "--no-verify")
+    assert commit(copied, AAG_COMMIT="ours") == "ours"
+
+
+def test_without_git_the_environment_says_the_commit(copied, tmp_path):
+    assert commit(copied, AAG_COMMIT="abc123", PATH=str(tmp_path)) == "abc123"
