@@ -89,10 +89,10 @@ def test_pull_and_push_are_the_gradients_on_the_similarities(keep_positive):
     on_xy, on_xx, on_yy = torch.autograd.grad(core.loss.sum(), [s.xy, s.xx, s.yy], retain_graph=True)
     assert torch.allclose(on_xy.diagonal(), core.pull)
     off = on_xy.sum() - on_xy.diagonal().sum() + on_xx.sum() + on_yy.sum()
-    assert torch.allclose(off, core.push.sum())
+    assert torch.allclose(off, -core.pull.sum())
     (on_zx,) = torch.autograd.grad(zx.loss.sum(), [s.zx])
     assert torch.allclose(on_zx.diagonal(), zx.pull)
-    assert torch.allclose(on_zx.sum() - on_zx.diagonal().sum(), zx.push.sum())
+    assert torch.allclose(on_zx.sum() - on_zx.diagonal().sum(), -zx.pull.sum())
 
 
 def test_the_pull_of_gnt_xent_is_constant_and_that_of_nt_xent_fades():

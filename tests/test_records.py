@@ -116,14 +116,11 @@ def test_a_folder_that_cannot_be_made_is_named(finished, tmp_path):
 # --- the file format --------------------------------------------------------------------------------------------------
 
 
-brackets = pytest.mark.xfail(strict=True, reason="write_json closes up brackets inside strings (files.py)")
-
-
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param("photos [ old ]", marks=brackets),
-        pytest.param(["a [ b ]", "c"], marks=brackets),
+        "photos [ old ]",
+        ["a [ b ]", "c"],
         [[1, 2], [3, [4]]],
         [],
         {"a": []},

@@ -1,5 +1,6 @@
 """The command line: parses, calls and prints. Heavy imports wait until a command needs them."""
 
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -82,15 +83,23 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         if arguments[0] not in COMMANDS:
             raise unknown("command", arguments[0], COMMANDS)
-        return COMMANDS[arguments[0]](arguments[1:])
+        code = COMMANDS[arguments[0]](arguments[1:])
+        sys.stdout.flush()
+        return code
     except AAGError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `aag data | head`
+    except BrokenPipeError:  # `aag data | head`: nobody reads on, and the interpreter must not try to flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except Exception as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, without importing torch
+            raise
+        print("error: the GPU is out of memory; try a smaller --batch-size or --image-size", file=sys.stderr)
+        return 2
 
 
 def _parse(kind: type[T], command: str, arguments: list[str], **default: Any) -> T:
@@ -128,7 +137,7 @@ def _train(arguments: list[str]) -> int:
         say(f"  aag evaluate {shlex.quote(str(folder))}")
     say(f"  python -c \"import aag; print(aag.load('{folder}'))\"")
     if config.data == "sample":
-        say("  aag train --data FOLDER          # your own images, no labels needed")
+        say("  aag train --data FOLDER --recipe demo     # your own images, no labels needed")
         say("  aag train --data cifar10 --recipe paper   # the paper's AAG; aag data fetch cifar10 first")
     return 0
 
@@ -151,6 +160,8 @@ def _evaluate(arguments: list[str]) -> int:
 
     run = Run.open(options.run)
     config = run.config()
+    if options.record and (not options.linear or options.data not in (None, config.data)):
+        raise AAGError("--record is for the whole evaluation on the run's own data: leave out --data and --no-linear")
     if not run.encoder_file.exists():
         raise AAGError(f"{run.folder} has no encoder yet: its training has not finished or been stopped")
 
@@ -172,13 +183,16 @@ def _evaluate(arguments: list[str]) -> int:
         linear_epochs=options.linear_epochs, seed=config.seed, dtype=dtype,
     )  # fmt: skip
     console = _console()
-    reached = max((row["epoch"] for row in run.metrics() if row["kind"] == "epoch"), default=0)
-    if reached < config.epochs:
-        note = f"note: {run.folder} is not finished: this is its encoder after epoch {reached} of {config.epochs}"
+    epoch = int(encoder.extra["epoch"])
+    if epoch < config.epochs:
+        note = f"note: {run.folder} is not finished: this is its encoder after epoch {epoch} of {config.epochs}"
         console.print(note, highlight=False, soft_wrap=True)
     console.print(_table(f"{run.folder.name}, on {train_set.name}", results))
-    write_json(run.evaluation_file, {"data": source, "results": results, **provenance(str(runtime.device))})
-    console.print(f"saved in {run.evaluation_file}", highlight=False, soft_wrap=True)
+    # Another data set's numbers stand beside the run's own, not in their place.
+    other = source != config.data
+    file = run.folder / f"evaluation-{train_set.name}.json" if other else run.evaluation_file
+    write_json(file, {"data": source, "epoch": epoch, "results": results, **provenance(str(runtime.device))})
+    console.print(f"saved in {file}", highlight=False, soft_wrap=True)
     if options.record:
         from aag.records import write_record
 

@@ -56,7 +56,7 @@ class TrainConfig:
     schedule: str = "cosine"
     """cosine: to zero over the run; step: a tenth after 60 % and again after 80 % of the epochs."""
     warmup_epochs: int | None = None
-    """Epochs of linear warm-up. None: 10 above a batch of 256, else none."""
+    """Epochs of linear warm-up. None: 10 (at most half of the run) above a batch of 256, else none."""
     momentum: float = 0.9
     """Of SGD."""
     weight_decay: float = 5e-4
@@ -127,15 +127,19 @@ class TrainConfig:
             raise AAGError(f"--temperature must be positive, not {self.temperature}")
         if self.momentum >= 1:
             raise AAGError(f"--momentum must be below 1, not {self.momentum}")
-        if self.rand_magnitude > 30:
-            raise AAGError(f"--rand-magnitude must be at most 30, not {self.rand_magnitude}")
+        for field, high in {"rand_magnitude": 30, "rand_n": 16}.items():
+            if getattr(self, field) > high:
+                raise AAGError(f"--{field.replace('_', '-')} must be at most {high}, not {getattr(self, field)}")
+        if self.warmup_epochs is not None and self.warmup_epochs >= self.epochs:
+            raise AAGError(f"--warmup-epochs {self.warmup_epochs} leaves none of {self.epochs} epochs to train")
         if not 0 <= self.seed < 2**63:
             raise AAGError(f"--seed must lie in 0 … 2^63 − 1, not {self.seed}")
         return self
 
     def identity(self) -> dict[str, Any]:
         """The settings that make two runs the same run: not where it runs nor how it is watched."""
-        return {name: value for name, value in self.to_json().items() if name not in OPERATIONAL}
+        resolved = replace(self, recipe=recipe_config(self.recipe, self.data).recipe)
+        return {name: value for name, value in resolved.to_json().items() if name not in OPERATIONAL}
 
     def to_json(self) -> dict[str, Any]:
         return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}

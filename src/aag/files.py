@@ -44,5 +44,6 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_json(path: Path, content: object) -> None:
     """Indented, with lists of plain values on one line each."""
     text = json.dumps(content, indent=1)
-    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[" + re.sub(r"\s*\n\s*", " ", found[1]) + "]", text)
+    # Between raw newlines only: a JSON string never holds one, so that no string is touched.
+    text = re.sub(r"\[\n\s*([^\[\]{}]*?)\n\s*\]", lambda found: "[" + re.sub(r"\n\s*", " ", found[1]) + "]", text)
     write_bytes(path, (text + "\n").encode())

@@ -20,8 +20,7 @@ class Component(NamedTuple):
     """One positive pair's term, image by image, and what it does to its similarities (Figure 4 of the paper)."""
 
     loss: Tensor  # [n]
-    pull: Tensor  # [n]  ∂L/∂s⁺, where s is the cosine over τ; −1 for each log of GNT-Xent, always
-    push: Tensor  # [n]  Σ_k ∂L/∂s⁻_k; the mirror image of the pull
+    pull: Tensor  # [n]  ∂L/∂s⁺, where s is the cosine over τ; −1 for each log of GNT-Xent, always. Σ_k ∂L/∂s⁻_k = −pull
 
 
 class Similarities(NamedTuple):
@@ -99,11 +98,10 @@ def _log_ratio(positive: Tensor, negatives: Tensor, keep_positive: bool) -> Comp
     """−log(e^s⁺ / Σ e^s⁻) by rows; with `keep_positive`, e^s⁺ joins the sum. positive [n], negatives [n, m]."""
     log_negatives = negatives.logsumexp(dim=1)
     if not keep_positive:
-        one = torch.ones_like(positive)
-        return Component(log_negatives - positive, -one, one)
+        return Component(log_negatives - positive, -torch.ones_like(positive))
     log_all = torch.logaddexp(log_negatives, positive)
     share = (log_negatives - log_all).detach().exp()  # of the denominator held by the negatives
-    return Component(log_all - positive, -share, share)
+    return Component(log_all - positive, -share)
 
 
 def _mean_total(parts: list[Component]) -> Tensor:

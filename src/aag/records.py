@@ -42,7 +42,6 @@ def make_record(run: Run) -> dict[str, Any]:
         "seconds": epochs[-1]["seconds"],
         "views_per_second": speeds[len(speeds) // 2],
         "peak_memory": epochs[-1].get("peak_memory"),
-        "peak_memory_besides_images": epochs[-1].get("peak_memory_besides_images"),
         "sessions": [{k: v for k, v in row.items() if k != "kind"} for row in starts],
     }
 

@@ -402,7 +402,7 @@ def test_flips_occur_with_their_probability(photographs, crop, flip, low, high):
     ("build", "message"),
     [
         (lambda: AutoAugment("cifar"), "did you mean cifar10"),
-        (lambda: RandAugment(n=0), "at least one operation"),
+        (lambda: RandAugment(n=0), "1 to 16 operations, not 0"),
         (lambda: RandAugment(magnitude=31), r"0 … 30, not 31"),
         (lambda: RandAugment(magnitude=-1), r"0 … 30, not -1"),
         (lambda: AuxiliaryAugment(crop="resize"), "did you mean resized"),

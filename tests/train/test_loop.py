@@ -15,8 +15,8 @@ from aag.train.run import Run
 
 
 def stop_after(steps: int) -> Callable[[], bool]:
-    """Asks for a stop after this many steps."""
-    left = iter(range(steps - 1, -1, -1))
+    """Asks for a stop after this many steps of an epoch; the loop asks before the first step and after each."""
+    left = iter(range(steps, -1, -1))
     return lambda: next(left, 0) == 0
 
 
@@ -67,7 +67,7 @@ def test_the_run_folder_holds_what_a_user_needs(tiny):
     result = train(tiny)
     run = result.run
     assert {path.name for path in run.folder.iterdir()} == {
-        "config.json", "metrics.jsonl", "last.ckpt", "encoder.safetensors",
+        "config.json", "metrics.jsonl", "last.ckpt", "encoder.safetensors", ".lock",
     }  # fmt: skip
     assert run.config() == tiny
     metrics = run.metrics()
@@ -112,12 +112,12 @@ def test_training_lowers_the_loss_and_seeds_matter(tiny, tmp_path):
         ({"loss": "nt-xent", "schedule": "step"}, {"loss_xy", "loss_zx", "loss_zy"}),
         ({"auxiliary_crop": "padded", "basic": "simclr", "forward": "per-view"}, {"loss_xy", "loss_zx", "loss_zy"}),
         ({"auxiliary_crop": "none", "basic": "isif", "flip": False}, {"loss_xy", "loss_zx", "loss_zy"}),
-        ({"network": "alexnet", "batch_size": 8, "warmup_epochs": 1}, {"loss_xy", "loss_zx", "loss_zy"}),
+        ({"network": "alexnet", "batch_size": 8, "epochs": 2, "warmup_epochs": 1}, {"loss_xy", "loss_zx", "loss_zy"}),
     ],
 )  # fmt: skip
 def test_every_variant_of_the_ablation_trains(tiny, changes, components):
-    result = train(replace(tiny, epochs=1, **changes))
-    (epoch,) = [row for row in result.run.metrics() if row["kind"] == "epoch"]
+    result = train(replace(tiny, **{"epochs": 1, **changes}))
+    epoch = [row for row in result.run.metrics() if row["kind"] == "epoch"][-1]
     assert {name for name in epoch if name.startswith("loss_")} == components
     assert sum(epoch[name] for name in components) == pytest.approx(epoch["loss"], rel=1e-4)
 

@@ -49,8 +49,8 @@ class RandAugment(Augmentation):
     bins: int = 31
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise AAGError(f"RandAugment needs at least one operation, not {self.n}")
+        if not 1 <= self.n <= 16:  # an image has 32 random slots for them
+            raise AAGError(f"RandAugment takes 1 to 16 operations, not {self.n}")
         if not 0 <= self.magnitude < self.bins:
             raise AAGError(f"RandAugment's magnitude lies in 0 … {self.bins - 1}, not {self.magnitude}")
 

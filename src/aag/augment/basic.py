@@ -34,6 +34,10 @@ class BasicAugment(Augmentation):
     def __post_init__(self) -> None:
         if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
             raise AAGError(f"the blur's kernel is an odd number of pixels, not {self.blur_kernel}")
+        for name in ("scale", "ratio", "blur_sigma"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise AAGError(f"{name} is a range of positive numbers, low and high, not {(low, high)}")
 
     @staticmethod
     def preset(name: str, **changes: float) -> "BasicAugment":

@@ -70,7 +70,8 @@ def blur(images: Tensor, sigma: Tensor, kernel: int = 3) -> Tensor:
     weight = torch.exp(-0.5 * (distance / sigma[:, None]) ** 2)
     weight = (weight / weight.sum(dim=1, keepdim=True))[:, :, None, None, None]  # [B, kernel, 1, 1, 1]
     h, w = images.shape[2:]
-    mirrored = pad(images, (reach, reach, reach, reach), mode="reflect")
+    mode = "reflect" if reach < min(h, w) else "replicate"  # too few pixels have no mirror image that long
+    mirrored = pad(images, (reach, reach, reach, reach), mode=mode)
     tall = torch.stack([weight[:, i] * mirrored[:, :, i : i + h] for i in range(kernel)]).sum(dim=0)
     return torch.stack([weight[:, i] * tall[:, :, :, i : i + w] for i in range(kernel)]).sum(dim=0)
 

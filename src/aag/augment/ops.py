@@ -34,6 +34,8 @@ def apply_op(name: str, images: Tensor, magnitude: float | Tensor | None = None)
     if magnitude is None and name not in WITHOUT_MAGNITUDE:
         raise AAGError(f"{name} needs a magnitude")
     value = torch.as_tensor(0.0 if magnitude is None else magnitude, dtype=torch.float64, device=images.device)
+    if value.ndim > 1 or (value.ndim and len(value) not in (1, len(images))):
+        raise AAGError(f"{name} takes one magnitude, or one for each of {len(images)} images; got {list(value.shape)}")
     return _single(name, images, value.expand(len(images)))
 
 

@@ -37,8 +37,8 @@ def evaluate_encoder(
     assert test_set.labels is not None
     device = encoder.mean.device
     train_labels, test_labels = train_set.labels.to(device), test_set.labels.to(device)
-    train_features, train_embedding = encoder.encode(train_set.images, batch_size=1024, dtype=dtype)
-    test_features, test_embedding = encoder.encode(test_set.images, batch_size=1024, dtype=dtype)
+    train_features, train_embedding = encoder.encode(train_set.images, dtype=dtype)
+    test_features, test_embedding = encoder.encode(test_set.images, dtype=dtype)
     precision = {
         "precision": "bf16" if dtype == torch.bfloat16 else "fp32",
         "data": train_set.name,

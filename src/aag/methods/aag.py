@@ -54,7 +54,7 @@ class AAG:
             "positive_similarity": positive,
             "negative_similarity": (xy.sum() - positive * n) / (n * (n - 1)),
             "positive_gradient": core.pull.mean(),
-            "negative_gradient": core.push.mean() / (4 * (n - 1)),
+            "negative_gradient": -core.pull.mean() / (4 * (n - 1)),
         }
         for name, part in zip(("xy", "zx", "zy"), parts, strict=False):
             log[f"loss_{name}"] = part.loss.detach().mean()

@@ -26,6 +26,7 @@ class Encoder(nn.Module):
     def __init__(self, spec: EncoderSpec) -> None:
         super().__init__()
         self.spec = spec
+        self.extra: dict[str, str] = {}  # what a file says of it besides
         self.backbone, self.feature_dim, self._one_size = backbone(spec)
         mlp = spec.head == "mlp" or (spec.head == "auto" and spec.network == "resnet50")
         self.head = (mlp_head if mlp else linear_head)(self.feature_dim, spec.embedding)
@@ -44,25 +45,28 @@ class Encoder(nn.Module):
         features = self.backbone(self.normalise(images))
         return features, self.head(features)
 
-    def features(self, images: Tensor, *, batch_size: int = 512) -> Tensor:
+    def features(self, images: Tensor, *, batch_size: int | None = None) -> Tensor:
         """Raw features [N, F] in eval mode, for a linear classifier."""
         return self.encode(images, batch_size=batch_size)[0]
 
-    def embed(self, images: Tensor, *, batch_size: int = 512) -> Tensor:
+    def embed(self, images: Tensor, *, batch_size: int | None = None) -> Tensor:
         """L2-normalised embeddings [N, D] in eval mode, for nearest neighbours: a dot product is the cosine."""
         return self.encode(images, batch_size=batch_size)[1]
 
     @torch.no_grad()
     def encode(
-        self, images: Tensor, *, batch_size: int = 512, dtype: torch.dtype | None = None
+        self, images: Tensor, *, batch_size: int | None = None, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, Tensor]:
         """Features [N, F] and L2-normalised embeddings [N, D] in one pass, as float32 on the encoder's device.
 
         The images may live elsewhere: they are moved batch by batch. A single image [3, H, W] counts as N = 1.
+        Without a batch size, about a million pixels go through at once.
         `dtype` (torch.bfloat16, say) runs the network under autocast on an accelerator. A CPU stays in float32: it
         gains little, and where a virtual machine promises matrix instructions it lacks, bfloat16 kills the process.
         """
         images = self._checked(images)
+        if batch_size is None:
+            batch_size = max(16, 2**20 // max(1, images.shape[2] * images.shape[3]))
         if batch_size < 1:
             raise AAGError(f"batch_size must be at least 1, got {batch_size}")
         device = self.mean.device

@@ -29,7 +29,7 @@ def save(encoder: Encoder, path: str | os.PathLike[str], extra: Mapping[str, str
 
 
 def load(run_or_file: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Encoder:
-    """The encoder of a run folder or of a .safetensors file, in eval mode."""
+    """The encoder of a run folder or of a .safetensors file, in eval mode; `.extra` is what it was saved with."""
     path = Path(run_or_file)
     if path.is_dir():
         path /= FILENAME
@@ -47,6 +47,7 @@ def load(run_or_file: str | os.PathLike[str], *, device: str | torch.device = "c
         raise AAGError(f"{path} holds no AAG encoder: its header has no {SPEC!r}")
 
     encoder = build(EncoderSpec.from_json(metadata[SPEC]))
+    encoder.extra = {name: value for name, value in metadata.items() if name not in (SPEC, "format")}
     try:
         encoder.load_state_dict(tensors)
     except RuntimeError as error:

@@ -26,7 +26,7 @@ def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors import safe_open
 
-    advice = "it is cut off or damaged; delete it to start this run anew"
+    advice = "it is cut off or damaged; choose another --out, or delete the folder to start anew"
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})["aag"])

@@ -17,6 +17,7 @@ from aag.data import ImageSet
 from aag.data.known import KNOWN
 from aag.errors import AAGError
 from aag.evaluate import knn_accuracy
+from aag.files import write_bytes
 from aag.provenance import provenance
 from aag.train import checkpoint
 from aag.train.reporter import Reporter
@@ -82,54 +83,66 @@ class Trainer:
         self.encoder = nets.build(spec, seed=config.seed)
         self.run = Run.create(config.out or Path("runs") / config.run_name(), config)
         self.progress = Progress()
+        self.history = torch.zeros(0)  # the statistics of the epoch under way, a row for each step
 
     def train(self) -> Result:
+        with self.run.lock(), torch.random.fork_rng(devices=[]):
+            return self._train()
+
+    def _train(self) -> Result:
         config, run, runtime = self.config, self.run, self.runtime
         self.encoder = self.encoder.to(runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.images = self.train_set.images.to(runtime.device)
         if runtime.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(runtime.device)
-            self.images_memory = torch.cuda.memory_reserved(runtime.device)
         self._build_step(runtime)
-        partial = self._resume()
-        self.reporter.start(config, self.runtime, run, self.train_set, self.test_set, self.steps, self.progress.epoch)
+        self._resume()
+        skipped = self.train_set.skipped + (self.test_set.skipped if self.test_set else ())
+        if skipped:
+            write_bytes(run.skipped_file, "".join(f"{line}\n" for line in skipped).encode())
+        reached = self._where()["step"]
+        self.reporter.start(config, self.runtime, run, self.train_set, self.test_set, self.steps, reached)
         if self.progress.epoch < config.epochs:
             run.log(
                 [{"kind": "start", **self._where(), **provenance(str(runtime.device)), "runtime": str(self.runtime)}]
             )
             self._warm_up()
-        if self.progress.epoch == self.progress.step == 0:
+        if self.progress.epoch == self.progress.step == 0 and not run.checkpoint.exists():
             self._knn()
             self._save()
 
         self.saved_at = time.monotonic()
         while self.progress.epoch < config.epochs:
-            if not self._epoch(partial):
-                return self._result(complete=False)
-            partial = None
+            if self.should_stop() or not self._epoch():
+                self._save()
+                return summarise(run, complete=False)
             epoch = self.progress.epoch
             done = epoch == config.epochs
             if done or (config.knn_every and epoch % config.knn_every == 0):
                 self._knn()
-            if done or time.monotonic() - self.saved_at > 60 * config.checkpoint_minutes:
+            if done or self._save_is_due():
                 self._save()
-        self._save_encoder()  # also where a stop left an earlier one
-        return self._result(complete=True)
+        if not run.encoder_file.exists():
+            self._save_encoder()
+        return summarise(run, complete=True)
 
     # --- an epoch ---------------------------------------------------------------------------------------------------
 
-    def _epoch(self, partial: Tensor | None) -> bool:
-        """From the step reached to the epoch's end. False: a stop was asked for, and everything is saved."""
+    def _epoch(self) -> bool:
+        """From the step reached to the epoch's end. False: a stop was asked for before that."""
         config, progress = self.config, self.progress
         device = self.runtime.device
         order = permutation(config.seed, progress.epoch, len(self.train_set), device)
         history = torch.zeros(self.steps, len(self.step.names), device=device)
-        if partial is not None:
-            history[: progress.step] = partial.to(device)
-        started, before = time.monotonic(), progress.seconds
+        if progress.step:
+            history[: progress.step] = self.history
+        self.history = history
+        started, before, first = time.monotonic(), progress.seconds, progress.step
         shown = started
         while progress.step < self.steps:
             at = progress.step
+            if device.type == "cpu":  # what a network draws for itself (stochastic depth) is the step's own, too
+                torch.default_generator.manual_seed(hash((config.seed, progress.epoch, at)) % 2**63)
             lr = learning_rate(config, progress.epoch * self.steps + at, self.steps)
             history[at] = self.step(self.views.batch(order, progress.epoch, at), lr)
             progress.step = at + 1
@@ -140,20 +153,23 @@ class Trainer:
                 loss = history[at, 0].item()
                 self._check_finite(history[: at + 1])
                 self.reporter.step(progress.epoch, at + 1, self.steps, loss)
-            if self.should_stop() and progress.step < self.steps:
-                progress.seconds = before + time.monotonic() - started
-                self._check_finite(history[: progress.step])
-                self._save(history[: progress.step])
-                self._save_encoder()
-                return False
+            if progress.step < self.steps:
+                stop = self.should_stop()
+                if stop or self._save_is_due():
+                    self._check_finite(history[: progress.step])
+                    progress.seconds = before + time.monotonic() - started
+                    if stop:
+                        return False
+                    self._save()
         rows = history.cpu()  # waits for the GPU
         self._check_finite(rows)
         progress.seconds = before + time.monotonic() - started
         progress.epoch, progress.step = progress.epoch + 1, 0
-        self._log_epoch(rows, lr, progress.seconds - before)
+        speed = (self.steps - first) * config.batch_size * len(self.method.views) / (time.monotonic() - started)
+        self._log_epoch(rows, lr, speed)
         return True
 
-    def _log_epoch(self, history: Tensor, lr: float, seconds: float) -> None:
+    def _log_epoch(self, history: Tensor, lr: float, views_per_second: float) -> None:
         where, names = self._where(), self.step.names
         first = where["step"] - self.steps
         rows: list[dict[str, Any]] = []
@@ -162,11 +178,10 @@ class Trainer:
             means = dict(zip(names, window.mean(dim=0).tolist(), strict=True))
             rows.append({"kind": "steps", "epoch": where["epoch"], "step": first + start + len(window), **means})
         means = dict(zip(names, history.mean(dim=0).tolist(), strict=True))
-        views = self.steps * self.config.batch_size * len(self.method.views)
-        speed = {"seconds": round(self.progress.seconds, 3), "views_per_second": round(views / seconds, 1)}
+        speed = {"seconds": round(self.progress.seconds, 3), "views_per_second": round(views_per_second, 1)}
         rows.append({"kind": "epoch", **where, "lr": lr, **means, **speed, **self._memory()})
         self.run.log(rows)
-        self.reporter.epoch(self.progress.epoch, means["loss"], views / seconds)
+        self.reporter.epoch(self.progress.epoch, means["loss"], views_per_second)
 
     def _check_finite(self, history: Tensor) -> None:
         bad = (~torch.isfinite(history).all(dim=1)).nonzero()
@@ -188,10 +203,7 @@ class Trainer:
         started = time.monotonic()
         dtype = self.runtime.dtype if self.runtime.dtype != torch.float32 else None
         assert self.test_set is not None
-        embeddings = [
-            self.encoder.encode(images, batch_size=1024, dtype=dtype)[1]
-            for images in (self.images, self.test_set.images)
-        ]
+        embeddings = [self.encoder.encode(images, dtype=dtype)[1] for images in (self.images, self.test_set.images)]
         labels = [part.labels.to(self.runtime.device) for part in (self.train_set, self.test_set)]  # type: ignore[union-attr]
         if not torch.isfinite(embeddings[0]).all():
             raise AAGError("the network's embeddings are not numbers any more; try a lower --lr, with another --out")
@@ -213,7 +225,6 @@ class Trainer:
         if not (self.runtime.compile or self.runtime.graph):
             return
         order = permutation(self.config.seed, self.progress.epoch, len(self.train_set), self.runtime.device)
-        state = {name: value.clone() for name, value in self.step.state().items()}
         started = time.monotonic()
         try:
             with warnings.catch_warnings():
@@ -221,8 +232,9 @@ class Trainer:
                 self.step.warm_up(self.views.batch(order, self.progress.epoch, self.progress.step))
         except Exception as error:
             if isinstance(error, torch.cuda.OutOfMemoryError):
-                raise AAGError("the GPU is out of memory; try a smaller --batch-size") from error
+                raise
             reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+            state = self.step.state()
             self._build_step(self.runtime.plain(f"compiling failed: {reason}"))
             self.step.load_state(state)
         self.reporter.warm(self.runtime, time.monotonic() - started)
@@ -230,26 +242,36 @@ class Trainer:
     def _where(self) -> dict[str, int]:
         return {"epoch": self.progress.epoch, "step": self.progress.epoch * self.steps + self.progress.step}
 
-    def _save(self, history: Tensor | None = None) -> None:
+    def _save_is_due(self) -> bool:
+        return time.monotonic() - self.saved_at > 60 * self.config.checkpoint_minutes
+
+    def _save(self) -> None:
+        """The checkpoint, and the encoder as it stands."""
         tensors = self.step.state()
         if not all(torch.isfinite(value).all() for value in tensors.values() if value.is_floating_point()):
             raise AAGError("the weights are not numbers any more; the last good checkpoint is kept; try a lower --lr")
-        if history is not None:
-            tensors["history"] = history
+        if self.progress.step:
+            tensors["history"] = self.history[: self.progress.step]
         state = {
             "config": self.config.identity(), "images": self.train_set.fingerprint(), **vars(self.progress)
         }  # fmt: skip
         checkpoint.save(self.run.checkpoint, tensors, state)
+        self._save_encoder()
         self.saved_at = time.monotonic()
 
     def _save_encoder(self) -> None:
         nets.save(self.encoder, self.run.encoder_file, {"epoch": str(self.progress.epoch)})
 
-    def _resume(self) -> Tensor | None:
-        """Puts the checkpoint's state in place; returns what the epoch under way has logged so far."""
+    def _resume(self) -> None:
+        """Puts the checkpoint's state in place, where there is one."""
         if not self.run.checkpoint.exists():
+            if any(row["kind"] == "epoch" for row in self.run.metrics()):
+                raise AAGError(
+                    f"{self.run.folder} holds metrics but no checkpoint to go on from; "
+                    "choose another --out, or delete the folder to start anew"
+                )
             self.run.keep_metrics(lambda row: False)
-            return None
+            return
         tensors, state = checkpoint.load(self.run.checkpoint)
         other = [name for name, value in self.config.identity().items() if state["config"].get(name) != value]
         if other:
@@ -259,21 +281,17 @@ class Trainer:
                 f"the images of {self.config.data} are not those that {self.run.folder} was trained on; "
                 "choose another --out"
             )
-        partial = tensors.pop("history", None)
+        if "history" in tensors:
+            self.history = tensors.pop("history").to(self.runtime.device)
         self.step.load_state(tensors)
         self.progress = Progress(state["epoch"], state["step"], state["seconds"])
         reached = self._where()["step"]
         self.run.keep_metrics(lambda row: row["step"] <= reached)
-        return partial
 
     def _memory(self) -> dict[str, int]:
         if self.runtime.device.type != "cuda":
             return {}
-        peak = torch.cuda.max_memory_reserved(self.runtime.device)
-        return {"peak_memory": peak, "peak_memory_besides_images": peak - self.images_memory}
-
-    def _result(self, complete: bool) -> Result:
-        return summarise(self.run, complete)
+        return {"peak_memory": torch.cuda.max_memory_reserved(self.runtime.device)}
 
 
 def summarise(run: Run, complete: bool = True) -> Result:

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ class Reporter:
         train_set: "ImageSet",
         test_set: "ImageSet | None",
         steps: int,
-        epoch: int,
+        reached: int,
     ) -> None: ...
 
     def warm(self, runtime: "Runtime", seconds: float) -> None: ...
@@ -71,14 +72,15 @@ class Terminal(Reporter):
         train_set: "ImageSet",
         test_set: "ImageSet | None",
         steps: int,
-        epoch: int,
+        reached: int,
     ) -> None:
         labels = f"{len(train_set.classes)} classes" if train_set.labels is not None else "no labels"
         test = f" + {len(test_set):,} test" if test_set is not None else ""
         size = train_set.image_size
         self.say(f"data     {train_set.name}: {len(train_set):,} train{test} images, {size}×{size}, {labels}")
-        if train_set.skipped:
-            self.say(f"         {len(train_set.skipped)} files skipped, such as {train_set.skipped[0]}")
+        skipped = len(train_set.skipped) + (len(test_set.skipped) if test_set else 0)
+        if skipped:
+            self.say(f"         {skipped} files skipped, listed in {run.skipped_file}")
         third = "" if config.auxiliary == "none" else f" + {config.auxiliary}"
         self.say(f"method   {config.method}: 2 basic views{third}, {config.loss}, τ {config.temperature}")
         width = f" (width {config.width})" if config.width != TrainConfig.width else ""
@@ -86,8 +88,10 @@ class Terminal(Reporter):
             f"network  {config.network}{width}, {config.epochs} epochs of {steps} steps of {config.batch_size} images"
         )
         self.say(f"runs on  {runtime}")
-        complete = epoch == config.epochs
-        after = " (complete)" if complete else f" (going on after epoch {epoch})" if epoch else ""
+        if runtime.device.type == "cpu" and config.width == TrainConfig.width:
+            self.say("         a network of full width is slow on a CPU; --recipe demo is made for one")
+        epoch, complete = reached // steps, reached == config.epochs * steps
+        after = " (complete)" if complete else f" (going on in epoch {epoch + 1})" if reached else ""
         self.say(f"run      {run.folder}{after}")
         if train_set.labels is None or test_set is None:
             self.say("         no labelled test part: trained without kNN")
@@ -95,7 +99,7 @@ class Terminal(Reporter):
             return
         self.steps = steps
         fields: dict[str, Any] = {"epoch": epoch, "epochs": config.epochs, "loss": "…", "knn": "…", "speed": ""}
-        self.task = self.bar.add_task("", total=config.epochs * steps, completed=epoch * steps, **fields)
+        self.task = self.bar.add_task("", total=config.epochs * steps, completed=reached, **fields)
         self.bar.start()
 
     def warm(self, runtime: "Runtime", seconds: float) -> None:
@@ -122,18 +126,28 @@ class Terminal(Reporter):
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C (or a scheduler's SIGTERM) asks for a stop after the step under way; a second one stops at once."""
-    asked = False
+    """Ctrl-C (or a scheduler's SIGTERM) asks for a stop after the step under way; a second one stops at once.
+
+    Yields the question whether a stop was asked for. Until it is put for the first time there is nothing to save,
+    and a signal stops at once.
+    """
+    asked = polled = False
 
     def ask(signum: int, frame: object) -> None:
         nonlocal asked
-        if asked:
+        if asked or not polled:
             raise KeyboardInterrupt
         asked = True
+        print("\nstopping after this step …", file=sys.stderr)
+
+    def should_stop() -> bool:
+        nonlocal polled
+        polled = True
+        return asked
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        yield should_stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,7 +1,9 @@
 """A run is a folder: config.json, metrics.jsonl, last.ckpt, encoder.safetensors."""
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,16 @@ class Run:
         self.checkpoint = folder / "last.ckpt"
         self.encoder_file = folder / "encoder.safetensors"
         self.evaluation_file = folder / "evaluation.json"
+        self.skipped_file = folder / "skipped.txt"
 
     @staticmethod
     def open(folder: Path) -> "Run":
         """A run that exists."""
         run = Run(folder)
-        if not folder.is_dir():
+        # os.path answers False, where pathlib raises, for what may not be looked at.
+        if not os.path.isdir(folder):
             raise AAGError(f"{folder}: no such run folder")
-        if not run.config_file.is_file():
+        if not os.path.isfile(run.config_file):
             raise AAGError(f"{folder} is not a run folder: it holds no config.json")
         return run
 
@@ -33,7 +37,7 @@ class Run:
     def create(folder: Path, config: TrainConfig) -> "Run":
         """A new run, or the one already there if it has these settings."""
         run = Run(folder)
-        if run.config_file.exists():
+        if os.path.exists(run.config_file):
             run._check_same(config)
             return run
         try:
@@ -43,10 +47,27 @@ class Run:
         write_json(run.config_file, config.to_json())
         return run
 
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps a second process from training into this folder; the system frees it however the first one ends."""
+        path = self.folder / ".lock"
+        with writing(path):
+            file = path.open("w")
+        with file:
+            try:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except ImportError:  # Windows
+                pass
+            except OSError as error:
+                raise AAGError(f"another process is training into {self.folder}; choose another --out") from error
+            yield
+
     def config(self) -> TrainConfig:
         try:
-            return TrainConfig.from_json(json.loads(self.config_file.read_text()))
-        except (OSError, ValueError, TypeError) as error:
+            return TrainConfig.from_json(json.loads(self.config_file.read_text())).validate()
+        except (OSError, ValueError, TypeError, AttributeError, AAGError) as error:
             raise AAGError(f"can't read {self.config_file}: {error}") from error
 
     def _check_same(self, config: TrainConfig) -> None:
@@ -56,14 +77,19 @@ class Run:
             raise AAGError(f"{self.folder} holds a run with other settings ({'; '.join(other)}); choose another --out")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The rows logged so far; a last line that was cut off is passed over."""
+        """The rows logged so far; a line that was cut off or damaged is passed over."""
+        try:
+            lines = self.metrics_file.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise AAGError(f"can't read {self.metrics_file}: {error.strerror}") from error
         rows = []
-        if self.metrics_file.exists():
-            for line in self.metrics_file.read_text().splitlines():
-                try:
-                    rows.append(json.loads(line))
-                except ValueError:
-                    break
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                row = json.loads(line)
+                if isinstance(row, dict) and {"kind", "epoch", "step"} <= row.keys():
+                    rows.append(row)
         return rows
 
     def log(self, rows: Iterable[dict[str, Any]]) -> None:

@@ -61,7 +61,9 @@ def _device(name: str) -> torch.device:
     if number >= count:
         found = f"sees {count} CUDA device{'s' * (count != 1)}" if count else "sees no CUDA device"
         raise AAGError(f"--device {name} was asked for, but PyTorch {found}; use --device cpu, or auto")
-    return torch.device("cuda", number)
+    device = torch.device("cuda", number)
+    torch.cuda.set_device(device)  # streams and graphs are made on the current device
+    return device
 
 
 def _can_compile() -> bool:

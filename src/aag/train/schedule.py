@@ -10,7 +10,7 @@ def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float
     peak = config.lr * config.batch_size / 128
     warmup_epochs = config.warmup_epochs
     if warmup_epochs is None:
-        warmup_epochs = 10 if config.batch_size > 256 else 0
+        warmup_epochs = min(10, config.epochs // 2) if config.batch_size > 256 else 0
     warmup, total = warmup_epochs * steps_per_epoch, config.epochs * steps_per_epoch
     if step < warmup:
         return peak * (step + 1) / warmup

@@ -39,7 +39,7 @@ class Step:
         if not self.runtime.graph:
             return self._run(views)
         if self._graph is None:
-            self._capture(views)
+            self.warm_up(views)
         self._views.copy_(views)
         self._graph.replay()  # type: ignore[union-attr]
         return self._statistics
@@ -56,10 +56,15 @@ class Step:
             own.copy_(tensors[name])
 
     def warm_up(self, views: Tensor) -> None:
-        """Compiles and captures now rather than in the first step, and leaves no trace in the weights."""
+        """Compiles and captures, and leaves no trace in the weights, whether it succeeds or fails."""
         kept = {name: value.clone() for name, value in self.state().items()}
-        self(views, 0.0)
-        self.load_state(kept)
+        try:
+            if self.runtime.graph:
+                self._capture(views)
+            else:
+                self._run(views)
+        finally:
+            self.load_state(kept)
 
     def _loss(self, views: Tensor) -> tuple[Tensor, Tensor]:
         n = views.shape[1]
@@ -80,9 +85,7 @@ class Step:
 
     def _capture(self, views: Tensor) -> None:
         self._views = views.clone()
-        kept = {name: value.clone() for name, value in self.state().items()}
         _on_side_stream(lambda: [self._run(self._views) for _ in range(3)])
-        self.load_state(kept)
         self.optimizer.zero_grad(set_to_none=True)  # the graph's own pool then holds the gradients
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

@@ -19,7 +19,8 @@ class Views:
     def __init__(self, images: Tensor, method: Method, batch_size: int, seed: int, compiled: bool) -> None:
         self.images, self.batch_size, self.seed = images, batch_size, seed
         pixels = PIXELS if images.device.type == "cuda" else PIXELS // 8  # on a CPU, what the cache holds
-        self.batches = max(1, pixels // (images.shape[2] * images.shape[3]) // batch_size)
+        affordable = pixels // (images.shape[2] * images.shape[3]) // batch_size
+        self.batches = max(1, min(affordable, len(images) // batch_size))
         draws = {family: family.draw for family in method.views}
         if compiled:
             draws = {family: torch.compile(draw, dynamic=False) for family, draw in draws.items()}
