@@ -26,7 +26,7 @@ tables: install ## the README's tables, from results/
 	$(PYTHON) tools/make_tables.py
 
 install: $(if $(findstring .tools,$(UV)),.tools/bin/uv)
-	$(UV) sync --quiet
+	$(UV) sync
 
 .tools/bin/uv:
 	python3 -m venv .tools

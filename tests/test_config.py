@@ -259,3 +259,16 @@ def test_settings_come_back_from_json():
 
 def test_settings_of_another_version_are_read_with_defaults():
     assert TrainConfig.from_json({"data": "svhn", "from_the_future": 1}) == TrainConfig(data="svhn")
+
+
+def test_the_names_in_the_settings_are_the_real_ones():
+    """config.py repeats them so that the command line's help needs no torch."""
+    from aag import augment, config, losses, methods, nets
+    from aag.augment import auxiliary, basic
+
+    assert set(config.METHODS) == set(methods.METHODS)
+    assert set(config.LOSSES) == set(losses.LOSSES)
+    assert set(config.BASICS) == set(basic.PRESETS)
+    assert set(config.CROPS) == set(auxiliary.CROPS)
+    assert set(config.POLICY_NAMES) == {"auto", *augment.POLICIES}
+    assert set(config.HEADS) == set(nets.spec.HEADS)

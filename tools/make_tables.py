@@ -9,6 +9,8 @@ import re
 import sys
 from pathlib import Path
 
+from aag.config import recipe_config
+
 ROOT = Path(__file__).parent.parent
 PAPER_KNN = {("cifar10", "resnet18", 200): 88.3}  # Table 1, by data set, network and epochs
 
@@ -16,32 +18,37 @@ PAPER_KNN = {("cifar10", "resnet18", 200): 88.3}  # Table 1, by data set, networ
 def results_table() -> str:
     """One row for each record of a training run."""
     lines = [
-        "| run | epochs | kNN (128-d) | paper | linear (512-d) | training | views a second | seed |",
+        "| run | epochs | kNN | paper | linear | training | views a second | seed |",
         "|---|---|---|---|---|---|---|---|",
     ]
     records = [json.loads(path.read_text()) for path in sorted((ROOT / "results").glob("*.json"))]
-    for record in sorted(records, key=lambda record: (-record["settings"]["epochs"], -record["knn"]["last"])):
-        settings = record["settings"]
-        by_name = {result["name"]: result for result in record["evaluation"]}
-        key = (settings["data"], settings["network"], settings["epochs"])
-        standard = settings["recipe"] == "paper" and "=" not in record["name"]
-        paper = PAPER_KNN.get(key) if standard else None
+    for record in sorted(records, key=lambda record: (-record["settings"]["epochs"], -(record["knn"]["last"] or 0))):
+        settings, session = record["settings"], record["sessions"][-1]
+        changes = _changes(settings)
+        paper = None if changes else PAPER_KNN.get((settings["data"], settings["network"], settings["epochs"]))
+        linear = [result for result in record["evaluation"] if result["protocol"]["evaluation"] == "linear"]
         minutes, seconds = divmod(round(record["seconds"]), 60)
-        gpu = record["sessions"][-1]["gpu"] or record["sessions"][-1]["cpu"]
-        what = f"{settings['data']}, {settings['network']}, `{settings['recipe']}`{_changes(record)}"
-        name = f"[{what}](results/{record['name']}.json)"
-        lines.append(
-            f"| {name} | {settings['epochs']} | **{record['knn']['last']:.2f}** | {paper or '–'} "
-            f"| {by_name['linear (features)']['accuracy']:.2f} | {minutes} min {seconds:02d} s on one {gpu} "
-            f"| {record['views_per_second']:,.0f} | {settings['seed']} |"
-        )
+        what = f"{settings['data']}, {settings['network']}, `{settings['recipe']}`{changes}"
+        cells = [
+            f"[{what}](results/{record['name']}.json)",
+            settings["epochs"],
+            f"**{record['knn']['last']:.2f}**" if record["knn"]["last"] else "–",
+            paper or "–",
+            f"{linear[0]['accuracy']:.2f}" if linear else "–",
+            f"{minutes} min {seconds:02d} s on one {session['gpu'] or session['cpu']}",
+            f"{record['views_per_second']:,.0f}",
+            settings["seed"],
+        ]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
 
-def _changes(record: dict) -> str:
-    crop = record["settings"]["auxiliary_crop"]
-    words = {"none": "no crop before the policy", "padded": "padded crop before the policy", "resized": ""}[crop]
-    return f", {words}" if words else ""
+def _changes(settings: dict) -> str:
+    """What differs from the recipe, as options."""
+    base = recipe_config(settings["recipe"], settings["data"]).identity()
+    told = ("data", "network", "epochs", "seed")
+    changed = {name: value for name, value in settings.items() if name not in told and value != base.get(name)}
+    return "".join(f", `--{name.replace('_', '-')} {value}`" for name, value in changed.items())
 
 
 def filled(readme: str) -> str:

@@ -249,3 +249,52 @@ def test_a_compiled_run_is_close_to_the_plain_one(tiny, tmp_path):
     compiled = train(replace(tiny, epochs=1, compile="on"))
     losses = [[row["loss"] for row in rows(r.run) if row["kind"] == "epoch"] for r in (plain, compiled)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_a_stop_is_honoured_where_an_epoch_is_one_step(tiny):
+    asked = iter([False, False, True])
+    result = train(replace(tiny, batch_size=96, epochs=5), should_stop=lambda: next(asked, True))
+    assert not result.complete
+    assert checkpoint.load(result.run.checkpoint)[1]["epoch"] == 2
+
+
+def test_two_processes_do_not_train_into_one_folder(tiny):
+    run = Run.create(tiny.out, tiny)
+    with run.lock(), pytest.raises(AAGError, match="another process is training"):
+        train(tiny)
+    assert train(tiny).complete
+
+
+def test_metrics_without_a_checkpoint_are_not_thrown_away(tiny):
+    run = train(tiny).run
+    run.checkpoint.unlink()
+    before = run.metrics_file.read_bytes()
+    with pytest.raises(AAGError, match="no checkpoint to go on from"):
+        train(tiny)
+    assert run.metrics_file.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"[]", b'{"epochs": "x"}', b"{", b"\xff"])
+def test_a_damaged_config_is_one_line(tiny, content):
+    run = train(tiny, should_stop=stop_after(1)).run
+    run.config_file.write_bytes(content)
+    with pytest.raises(AAGError, match=r"can't read .*config\.json"):
+        train(tiny)
+
+
+def test_damaged_lines_of_the_metrics_are_passed_over(tiny):
+    run = train(tiny).run
+    rows_before = run.metrics()
+    lines = run.metrics_file.read_bytes().splitlines(keepends=True)
+    run.metrics_file.write_bytes(b"".join([lines[0], b"3\n", b"\xff{\n", *lines[1:], b'{"kind": "ep']))
+    assert run.metrics() == rows_before
+
+
+def test_a_network_that_draws_for_itself_is_repeatable(tiny, tmp_path):
+    """focalnet drops whole blocks at random while it trains."""
+    settings = {"network": "focalnet_tiny_srf", "image_size": 32, "batch_size": 2, "epochs": 1, "knn_every": 0}
+    pixels = {name: value[:4] for name, value in np.load(tiny.data).items()}
+    np.savez(tmp_path / "few.npz", **pixels)
+    config = replace(tiny, data=str(tmp_path / "few.npz"), **settings)
+    whole, again = (train(replace(config, out=tmp_path / name)).run for name in ("whole", "again"))
+    assert all(torch.equal(value, state(again)[0][name]) for name, value in state(whole)[0].items())

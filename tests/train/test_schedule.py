@@ -37,3 +37,11 @@ def test_only_batches_above_256_warm_up_for_ten_epochs():
     assert learning_rate(config, 969, 97) == pytest.approx(0.12)
     assert learning_rate(replace(config, warmup_epochs=0), 0, 97) == pytest.approx(0.12)
     assert learning_rate(replace(PAPER, warmup_epochs=2), 0, 10) == pytest.approx(0.03 / 20)
+
+
+def test_an_automatic_warm_up_leaves_half_of_a_short_run():
+    config = replace(PAPER, batch_size=512, epochs=4)
+    rates = [learning_rate(config, step, 10) for step in range(40)]
+    assert max(rates) == pytest.approx(0.12)
+    assert rates.index(max(rates)) in (19, 20)
+    assert rates[-1] < 0.01
