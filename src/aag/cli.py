@@ -135,7 +135,7 @@ def _train(arguments: list[str]) -> int:
     say("\nNext:")
     if result.knn_last is not None:
         say(f"  aag evaluate {shlex.quote(str(folder))}")
-    say(f"  python -c \"import aag; print(aag.load('{folder}'))\"")
+    say(f"  python -c \"import aag; print(aag.load('{folder}').spec)\"")
     if config.data == "sample":
         say("  aag train --data FOLDER --recipe demo     # your own images, no labels needed")
         say("  aag train --data cifar10 --recipe paper   # the paper's AAG; aag data fetch cifar10 first")
