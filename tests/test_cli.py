@@ -329,7 +329,7 @@ def test_train_tells_what_it_does_and_what_came_of_it(trained):
 def test_the_command_that_is_offered_for_loading_works(trained, capsys):
     (code,) = re.findall(r'python -c "(.*)"', trained.ran.out)
     exec(code)
-    assert "Encoder(" in capsys.readouterr().out
+    assert "EncoderSpec(" in capsys.readouterr().out
 
 
 def test_the_same_command_again_says_it_is_complete_and_changes_nothing(trained):

@@ -51,9 +51,29 @@ def _changes(settings: dict) -> str:
     return "".join(f", `--{name.replace('_', '-')} {value}`" for name, value in changed.items())
 
 
+def augmentation_table() -> str:
+    """Batched augmentation beside torchvision's, from the newest CPU benchmark."""
+    path = max((ROOT / "results" / "bench").glob("cpu-*.json"))
+    record = json.loads(path.read_text())
+    threads, cpu = record["threads"], record["cpu_model"]
+    lines = [
+        "| images a second | ours, batched | torchvision on PIL images | torchvision v2 on tensors | ratios |",
+        "|---|---|---|---|---|",
+    ]
+    for row in record["augmentation"]["rows"]:
+        speeds = [row[name]["per_second"] for name in ("ours_cpu", "torchvision_pil", "torchvision_tensor")]
+        ratios = f"{row['ours_cpu_over_pil']:.1f} ×, {row['ours_cpu_over_tensor']:.1f} ×"
+        lines.append(f"| {row['family']} | " + " | ".join(f"{speed:,.0f}" for speed in speeds) + f" | {ratios} |")
+    source = f"[record]({path.relative_to(ROOT).as_posix()})"
+    lines += ["", f"{cpu}, {threads} threads of ours against {threads} processes of torchvision's; {source}."]
+    return "\n".join(lines)
+
+
 def filled(readme: str) -> str:
-    mark = re.compile(r"(<!-- results -->\n).*?(<!-- /results -->)", re.DOTALL)
-    return mark.sub(lambda found: found[1] + results_table() + "\n" + found[2], readme)
+    for name, table in (("results", results_table), ("augmentation", augmentation_table)):
+        mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        readme = mark.sub(lambda found, table=table: found[1] + table() + "\n" + found[2], readme)
+    return readme
 
 
 def main() -> None:

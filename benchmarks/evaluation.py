@@ -1,0 +1,82 @@
+"""Seconds of the paper's evaluations on features of CIFAR's size, and images a second of feature extraction."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aag import nets
+from aag.evaluate import knn_accuracy, linear_probe
+from benchmarks.plan import Plan, photographs
+from benchmarks.timing import measure
+
+CLASSES = 10
+KNN_WIDTH, LINEAR_WIDTH = 128, 512
+BATCH = 1024  # of feature extraction, as `aag evaluate` has it
+
+
+def run(plan: Plan, dtype: torch.dtype) -> dict[str, Any]:
+    """`dtype` is the network's, in feature extraction."""
+    rows = [_knn(plan), _linear(plan), *(_extraction(plan, *size, dtype) for size in plan.widths)]
+    return {"threads": plan.threads, "rows": rows}
+
+
+def _knn(plan: Plan) -> dict[str, Any]:
+    test, train = _clusters(plan.knn_test, KNN_WIDTH, plan.device), _clusters(plan.knn_train, KNN_WIDTH, plan.device)
+    timing = measure(
+        lambda: knn_accuracy(*train, *test, k=200), repeats=plan.repeats, warm_up=plan.warm_up, device=plan.device
+    )
+    return {
+        "name": "weighted kNN, k = 200",
+        "size": f"{plan.knn_test:,} × {plan.knn_train:,} × {KNN_WIDTH}",
+        "median_seconds": timing.median,
+        **timing.rate(plan.knn_test),
+        "of": "test rows",
+    }
+
+
+def _linear(plan: Plan) -> dict[str, Any]:
+    train = _clusters(plan.linear_train, LINEAR_WIDTH, plan.device)
+    test = _clusters(plan.linear_test, LINEAR_WIDTH, plan.device)
+    epochs = plan.linear_epochs
+    linear_probe(*train, *test, epochs=2)  # a warm-up that is shorter
+    timing = measure(
+        lambda: linear_probe(*train, *test, epochs=epochs), repeats=plan.linear_repeats, warm_up=0, device=plan.device
+    )
+    return {
+        "name": f"linear probe, {epochs} epochs",
+        "size": f"{plan.linear_train:,} + {plan.linear_test:,} × {LINEAR_WIDTH}",
+        "epochs": epochs,
+        "median_seconds": timing.median,
+        **timing.rate(epochs),
+        "of": "epochs",
+    }
+
+
+def _extraction(plan: Plan, width: int, count: int, dtype: torch.dtype) -> dict[str, Any]:
+    images = photographs(count).to(plan.device)
+    encoder = nets.build(nets.EncoderSpec("resnet18", width=width), seed=0)
+    encoder = encoder.to(plan.device).to(memory_format=torch.channels_last)
+    reduced = dtype if dtype != torch.float32 else None
+    timing = measure(
+        lambda: encoder.encode(images, batch_size=BATCH, dtype=reduced),
+        repeats=plan.repeats,
+        warm_up=plan.warm_up,
+        device=plan.device,
+    )
+    return {
+        "name": f"features of ResNet-18, width {width}, {'bf16' if reduced == torch.bfloat16 else 'fp32'}",
+        "size": f"{count:,} images, batch {min(BATCH, count)}",
+        "median_seconds": timing.median,
+        **timing.rate(count),
+        "of": "images",
+    }
+
+
+def _clusters(count: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Features around ten centres, the same for training and test rows, and the centres' numbers."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(CLASSES, width, generator=generator)
+    labels = torch.arange(count) % CLASSES
+    features = centres[labels] + 2 * torch.randn(count, width, generator=generator.manual_seed(count))
+    return features.to(device), labels.to(device)
