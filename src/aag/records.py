@@ -7,6 +7,7 @@ from typing import Any
 
 from aag.errors import AAGError
 from aag.files import write_json, writing
+from aag.train.result import summarise
 from aag.train.run import Run
 
 
@@ -20,18 +21,16 @@ def make_record(run: Run) -> dict[str, Any]:
         raise AAGError(f"{run.folder} is not finished: run its aag train command again, then record it")
     if not run.evaluation_file.exists():
         raise AAGError(f"{run.folder} is not evaluated: run aag evaluate {run.folder} first")
-    trained = [(epoch, accuracy) for epoch, accuracy in knn if epoch > 0]
-    best = max(trained, key=lambda point: point[1], default=None)
-    speeds = sorted(row["views_per_second"] for row in epochs)
+    result = summarise(run)
     starts = [row for row in rows if row["kind"] == "start"]
     return {
         "name": config.run_name(),
         "recorded": datetime.now(UTC).strftime("%Y-%m-%d"),
         "settings": config.identity(),
         "knn": {
-            "last": trained[-1][1] if trained else None,
-            "best": best[1] if best else None,
-            "best_epoch": best[0] if best else None,
+            "last": _rounded(result.knn_last),
+            "best": _rounded(result.knn_best),
+            "best_epoch": result.knn_best_epoch,
             "reported": "last",
         },
         "evaluation": json.loads(run.evaluation_file.read_text())["results"],
@@ -39,11 +38,15 @@ def make_record(run: Run) -> dict[str, Any]:
         "loss_by_epoch": [
             (row["epoch"], round(row["loss"], 4)) for row in epochs if _shown(row["epoch"], config.epochs)
         ],
-        "seconds": epochs[-1]["seconds"],
-        "views_per_second": speeds[len(speeds) // 2],
+        "seconds": result.seconds,
+        "views_per_second": result.views_per_second,
         "peak_memory": epochs[-1].get("peak_memory"),
         "sessions": [{k: v for k, v in row.items() if k != "kind"} for row in starts],
     }
+
+
+def _rounded(accuracy: float | None) -> float | None:
+    return None if accuracy is None else round(accuracy, 2)
 
 
 def _shown(epoch: int, epochs: int) -> bool:

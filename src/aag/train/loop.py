@@ -21,6 +21,7 @@ from aag.files import write_bytes
 from aag.provenance import provenance
 from aag.train import checkpoint
 from aag.train.reporter import Reporter
+from aag.train.result import Result, summarise
 from aag.train.run import Run
 from aag.train.runtime import Runtime, decide
 from aag.train.schedule import learning_rate
@@ -37,17 +38,6 @@ class Progress:
     epoch: int = 0  # epochs finished
     step: int = 0  # steps finished in the epoch under way
     seconds: float = 0.0  # of training, without evaluation
-
-
-@dataclass(frozen=True)
-class Result:
-    run: Run
-    complete: bool  # False: stopped on request, and saved
-    knn_untrained: float | None
-    knn_last: float | None
-    knn_best: float | None
-    seconds: float
-    views_per_second: float | None
 
 
 def train(
@@ -100,8 +90,7 @@ class Trainer:
         skipped = self.train_set.skipped + (self.test_set.skipped if self.test_set else ())
         if skipped:
             write_bytes(run.skipped_file, "".join(f"{line}\n" for line in skipped).encode())
-        reached = self._where()["step"]
-        self.reporter.start(config, self.runtime, run, self.train_set, self.test_set, self.steps, reached)
+        self.reporter.start(self, self._where()["step"])
         if self.progress.epoch < config.epochs:
             run.log(
                 [{"kind": "start", **self._where(), **provenance(str(runtime.device)), "runtime": str(self.runtime)}]
@@ -192,19 +181,14 @@ class Trainer:
                 "try a lower --lr, --warmup-epochs 10, or --precision fp32, with another --out"
             )
 
-    @property
-    def _can_score(self) -> bool:
-        return self.train_set.labels is not None and self.test_set is not None and self.test_set.labels is not None
-
     def _knn(self) -> None:
         """Weighted kNN of the test images among the un-augmented training images. It steers nothing."""
-        if not self._can_score:
+        if self.train_set.labels is None or self.test_set is None or self.test_set.labels is None:
             return
         started = time.monotonic()
         dtype = self.runtime.dtype if self.runtime.dtype != torch.float32 else None
-        assert self.test_set is not None
         embeddings = [self.encoder.encode(images, dtype=dtype)[1] for images in (self.images, self.test_set.images)]
-        labels = [part.labels.to(self.runtime.device) for part in (self.train_set, self.test_set)]  # type: ignore[union-attr]
+        labels = [part.to(self.runtime.device) for part in (self.train_set.labels, self.test_set.labels)]
         if not torch.isfinite(embeddings[0]).all():
             raise AAGError("the network's embeddings are not numbers any more; try a lower --lr, with another --out")
         accuracy = knn_accuracy(embeddings[0], labels[0], embeddings[1], labels[1])
@@ -292,21 +276,3 @@ class Trainer:
         if self.runtime.device.type != "cuda":
             return {}
         return {"peak_memory": torch.cuda.max_memory_reserved(self.runtime.device)}
-
-
-def summarise(run: Run, complete: bool = True) -> Result:
-    """A run's outcome from its metrics."""
-    rows = run.metrics()
-    knn = [(row["epoch"], row["knn"]) for row in rows if row["kind"] == "knn"]
-    epochs = [row for row in rows if row["kind"] == "epoch"]
-    trained = [accuracy for epoch, accuracy in knn if epoch > 0]
-    speeds = sorted(row["views_per_second"] for row in epochs)
-    return Result(
-        run,
-        complete,
-        knn_untrained=knn[0][1] if knn and knn[0][0] == 0 else None,
-        knn_last=trained[-1] if trained else None,
-        knn_best=max(trained, default=None),
-        seconds=epochs[-1]["seconds"] if epochs else 0.0,
-        views_per_second=speeds[len(speeds) // 2] if speeds else None,
-    )

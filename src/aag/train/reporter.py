@@ -12,24 +12,14 @@ from aag.config import TrainConfig
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from aag.data import ImageSet
-    from aag.train.run import Run
+    from aag.train.loop import Trainer
     from aag.train.runtime import Runtime
 
 
 class Reporter:
-    """Told what happens, in the order it happens."""
+    """Told what happens, in the order it happens; `reached` counts the steps an earlier session did."""
 
-    def start(
-        self,
-        config: TrainConfig,
-        runtime: "Runtime",
-        run: "Run",
-        train_set: "ImageSet",
-        test_set: "ImageSet | None",
-        steps: int,
-        reached: int,
-    ) -> None: ...
+    def start(self, trainer: "Trainer", reached: int) -> None: ...
 
     def warm(self, runtime: "Runtime", seconds: float) -> None: ...
 
@@ -64,16 +54,9 @@ class Terminal(Reporter):
         if self.bar.live.is_started:  # stopping one that never started prints an empty line
             self.bar.stop()
 
-    def start(
-        self,
-        config: TrainConfig,
-        runtime: "Runtime",
-        run: "Run",
-        train_set: "ImageSet",
-        test_set: "ImageSet | None",
-        steps: int,
-        reached: int,
-    ) -> None:
+    def start(self, trainer: "Trainer", reached: int) -> None:
+        config, runtime, run, steps = trainer.config, trainer.runtime, trainer.run, trainer.steps
+        train_set, test_set = trainer.train_set, trainer.test_set
         labels = f"{len(train_set.classes)} classes" if train_set.labels is not None else "no labels"
         test = f" + {len(test_set):,} test" if test_set is not None else ""
         size = train_set.image_size
