@@ -244,11 +244,15 @@ def test_where_compiling_fails_the_run_goes_on_without(tiny, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_a_compiled_run_is_close_to_the_plain_one(tiny, tmp_path):
-    plain = train(replace(tiny, epochs=1, out=tmp_path / "plain"))
-    compiled = train(replace(tiny, epochs=1, compile="on"))
+def test_a_compiled_step_is_the_plain_one(tiny, tmp_path):
+    """One step: float32 gradients of the first layers are percents off those of float64, so that later steps part."""
+    tiny = replace(tiny, epochs=1, batch_size=96)
+    plain = train(replace(tiny, out=tmp_path / "plain"))
+    compiled = train(replace(tiny, compile="on"))
     losses = [[row["loss"] for row in rows(r.run) if row["kind"] == "epoch"] for r in (plain, compiled)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    before, after = (state(result.run)[0]["momentum.head.weight"] for result in (plain, compiled))
+    assert torch.dist(before, after) <= 0.01 * before.norm()
 
 
 def test_a_stop_is_honoured_where_an_epoch_is_one_step(tiny):
