@@ -107,6 +107,12 @@ def test_a_run_without_evaluation_is_not_recorded(tmp_path, config):
         make_record(run)
 
 
+def test_numbers_of_an_unfinished_encoder_are_not_recorded(finished):
+    write_json(finished.evaluation_file, {"data": "sample", "epoch": 2, "results": EVALUATION})
+    with pytest.raises(AAGError, match="evaluated before it was finished"):
+        make_record(finished)
+
+
 def test_a_folder_that_cannot_be_made_is_named(finished, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(AAGError, match=r"cannot write .*file.*: Not a directory"):

@@ -21,6 +21,9 @@ def make_record(run: Run) -> dict[str, Any]:
         raise AAGError(f"{run.folder} is not finished: run its aag train command again, then record it")
     if not run.evaluation_file.exists():
         raise AAGError(f"{run.folder} is not evaluated: run aag evaluate {run.folder} first")
+    evaluation = json.loads(run.evaluation_file.read_text())
+    if evaluation.get("epoch", config.epochs) < config.epochs:
+        raise AAGError(f"{run.folder} was evaluated before it was finished: run aag evaluate {run.folder} again")
     result = summarise(run)
     starts = [row for row in rows if row["kind"] == "start"]
     return {
@@ -33,7 +36,7 @@ def make_record(run: Run) -> dict[str, Any]:
             "best_epoch": result.knn_best_epoch,
             "reported": "last",
         },
-        "evaluation": json.loads(run.evaluation_file.read_text())["results"],
+        "evaluation": evaluation["results"],
         "knn_by_epoch": knn,
         "loss_by_epoch": [
             (row["epoch"], round(row["loss"], 4)) for row in epochs if _shown(row["epoch"], config.epochs)

@@ -48,7 +48,7 @@ class BasicAugment(Augmentation):
 
     def draw(self, images: Tensor, key: Tensor) -> Tensor:
         height, width = images.shape[2:]
-        u = uniforms(key, 33)
+        u = uniforms(key, 32)
         flip, jittered, gray, blurred = (u[:, 22:26] < u.new_tensor([self.flip, self.jitter, self.gray, self.blur])).T
 
         # A flip commutes with what follows it here, so the crop's resampling does it for nothing.
