@@ -12,8 +12,9 @@ test: install ## all tests that need neither a GPU nor minutes
 
 check: lint types test ## what CI runs
 
-bench: install ## speed and memory of every stage, beside torchvision
-	$(PYTHON) -m benchmarks
+bench: install ## speed and memory of every stage, beside the usual way
+	$(UV) sync --group bench
+	.venv/bin/aag bench
 
 lint: install
 	.venv/bin/ruff format --check .

@@ -125,7 +125,9 @@ def test_the_help_of_train_shows_the_recipes_own_defaults(monkeypatch):
     assert "(default: 200)" in aag_("train", "--help", "--data", "cifar10").out
 
 
-@pytest.mark.parametrize("words", [["evaluate", "--help"], ["data", "--help"], ["data", "fetch", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["evaluate", "--help"], ["data", "--help"], ["data", "fetch", "--help"], ["bench", "--help"]]
+)
 def test_every_command_has_help(words):
     ran = aag_(*words)
     assert ran.code == 0
@@ -133,7 +135,9 @@ def test_every_command_has_help(words):
     assert ran.err == ""
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["recipes"], ["data"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["bench", "--help"], ["recipes"], ["data"]]
+)
 def test_help_and_listings_do_not_import_torch(words):
     ran = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "aag", *words], capture_output=True, text=True, check=True

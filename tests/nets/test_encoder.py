@@ -113,7 +113,7 @@ def test_seed_fixes_the_weights_and_global_random_numbers_go_on():
 def test_initialisation_is_pytorchs_default():
     torch.manual_seed(7)
     expected = torch.nn.Conv2d(3, 8, 3, bias=False).weight
-    assert torch.equal(build(SMALL, seed=7).backbone.stem[0][0].weight, expected)
+    assert torch.equal(build(SMALL, seed=7).backbone.stem[0].weight, expected)
 
 
 def test_spec_round_trip():

@@ -1,10 +1,12 @@
 """The basic family: crop, colour jitter, grayscale, flip, blur, in the paper's order."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from aag import kernels
 from aag.augment.base import Augmentation, like
 from aag.augment.colour import ORDERS, blur, grayscale, jitter
 from aag.augment.counted import uniforms
@@ -48,26 +50,70 @@ class BasicAugment(Augmentation):
 
     def draw(self, images: Tensor, key: Tensor) -> Tensor:
         height, width = images.shape[2:]
-        u = uniforms(key, 32)
-        flip, jittered, gray, blurred = (u[:, 22:26] < u.new_tensor([self.flip, self.jitter, self.gray, self.blur])).T
+        size = (self.size or height, self.size or width)
+        if kernels.usable(images):
+            from aag.augment.kernels.view import basic
+
+            return basic(images, self.kernel_draws(key, height, width), size, self.blur_kernel * (self.blur > 0))
 
         # A flip commutes with what follows it here, so the crop's resampling does it for nothing.
-        box = crop_boxes(u[:, :22], height, width, self.scale, self.ratio)
-        out = resample(images, box, flip, (self.size or height, self.size or width))
+        drawn = self.draws(key, height, width)
+        out = resample(images, drawn.box, drawn.flip, size)
         out = out / 255 if images.dtype == torch.uint8 else out
-
         if self.jitter:
-            spread = u.new_tensor([self.brightness, self.contrast, self.saturation, self.hue])
-            strength = u.new_tensor([1, 1, 1, 0]) + spread * (2 * u[:, 26:30] - 1)
-            strength[:, :3].clamp_(min=0)
-            out = jitter(out, jittered, (u[:, 30] * len(ORDERS)).long(), strength)
+            out = jitter(out, drawn.jittered, drawn.order, drawn.strength)
         if self.gray:
-            out = apply_where(gray, grayscale, out)
+            out = apply_where(drawn.gray, grayscale, out)
         if self.blur:
-            low, high = self.blur_sigma
-            sigma = low + (high - low) * u[:, 31]
-            out = apply_where(blurred, lambda pixels, s: blur(pixels, s, self.blur_kernel), out, sigma)
+            out = apply_where(drawn.blurred, lambda pixels, s: blur(pixels, s, self.blur_kernel), out, drawn.sigma)
         return like(out, images.dtype)
+
+    def draws(self, key: Tensor, height: int, width: int) -> "BasicDraws":
+        """What the images with these keys [B] are to get."""
+        u = uniforms(key, 32)
+        flip, jittered, gray, blurred = (u[:, 22:26] < u.new_tensor([self.flip, self.jitter, self.gray, self.blur])).T
+        spread = u.new_tensor([self.brightness, self.contrast, self.saturation, self.hue])
+        strength = u.new_tensor([1, 1, 1, 0]) + spread * (2 * u[:, 26:30] - 1)
+        strength[:, :3].clamp_(min=0)
+        low, high = self.blur_sigma
+        return BasicDraws(
+            box=crop_boxes(u[:, :22], height, width, self.scale, self.ratio),
+            flip=flip,
+            jittered=jittered,
+            gray=gray,
+            blurred=blurred,
+            strength=strength,
+            order=(u[:, 30] * len(ORDERS)).long(),
+            sigma=low + (high - low) * u[:, 31],
+        )
+
+    def kernel_draws(self, key: Tensor, height: int, width: int) -> Tensor:
+        """The same as float32 [B, 16], in a kernel's columns."""
+        from aag.augment.kernels.draws import view_draws, view_settings
+
+        settings = view_settings(
+            (height, width),
+            self.scale,
+            self.ratio,
+            (self.flip, self.jitter, self.gray, self.blur),
+            (self.brightness, self.contrast, self.saturation, self.hue),
+            self.blur_sigma,
+            key.device,
+        )
+        return view_draws(key, settings, (height, width), first=0)
+
+
+class BasicDraws(NamedTuple):
+    """One of each for every image: [B], or as given."""
+
+    box: Tensor  # [B, 4]: top, left, height, width
+    flip: Tensor
+    jittered: Tensor
+    gray: Tensor
+    blurred: Tensor
+    strength: Tensor  # [B, 4]: brightness, contrast, saturation, hue
+    order: Tensor  # of the four, an index into ORDERS
+    sigma: Tensor  # of the blur
 
 
 PRESETS: dict[str, dict[str, object]] = {

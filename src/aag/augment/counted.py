@@ -5,22 +5,34 @@ restart. Everything is integer arithmetic below 2^63 on int64 tensors that hold 
 overflow on every device.
 """
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
+from aag import kernels
+
 _WORD = 0xFFFFFFFF
+Word = TypeVar("Word", int, Tensor)
 
 
 def keys(seed: int, epoch: int, image: Tensor, view: int = 0) -> Tensor:
     """One key for each image: int64 [B], given the images' indices in their set."""
-    key = _fold(_fold(_fold(torch.zeros_like(image, dtype=torch.int64), seed), seed >> 32), epoch)
-    return _fold(_fold(key, image.long()), view)
+    seen = 0
+    for word in (seed, seed >> 32, epoch):
+        seen = _mix(seen ^ _of_word(word & _WORD))
+    image, last = image.long(), _of_word(view & _WORD)
+    if kernels.usable(image) and image.ndim == 1:
+        from aag.augment.kernels import draws
+
+        return draws.keys(seen, image, last)
+    return _mix(_mix(seen ^ _of_word(image)) ^ last)
 
 
 def uniforms(key: Tensor, slots: int) -> Tensor:
     """float32 [B, slots] in [0, 1), in steps of 2^-24: every value is exact in float32."""
     slot = torch.arange(slots, device=key.device)
-    return (_fold(key[:, None], slot) >> 8).float() * 2.0**-24
+    return (_mix(key[:, None] ^ _of_word(slot)) >> 8).float() * 2.0**-24
 
 
 def permutation(seed: int, epoch: int, n: int, device: torch.device | str = "cpu") -> Tensor:
@@ -29,14 +41,12 @@ def permutation(seed: int, epoch: int, n: int, device: torch.device | str = "cpu
     return torch.sort(keys(seed, epoch, image, view=-1), stable=True).indices
 
 
-def _fold(key: Tensor, word: int | Tensor) -> Tensor:
-    # The word is mixed before it meets the key: neighbouring words would otherwise give neighbouring states.
-    if isinstance(word, int):
-        word = torch.full((), word & _WORD, dtype=torch.int64, device=key.device)
-    return _mix(key ^ _mix((word + 0x3C6EF372) & _WORD))
+def _of_word(word: Word) -> Word:
+    """A word mixed, before it meets the key: neighbouring words would otherwise give neighbouring states."""
+    return _mix((word + 0x3C6EF372) & _WORD)
 
 
-def _mix(h: Tensor) -> Tensor:
+def _mix(h: Word) -> Word:
     """A bijection of 32-bit words that flips each output bit with probability near ½ for any input bit."""
     h = h ^ (h >> 16)
     h = (h * 0x7FEB352D) & _WORD  # multipliers below 2^31 keep the product below 2^63

@@ -11,8 +11,10 @@ FILL = 128  # what AutoAugment shows where an affine map finds no pixel
 def crop_boxes(u: Tensor, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
     """RandomResizedCrop's boxes, float32 [B, 4] of whole (top, left, height, width), from u [B, 22] in [0, 1).
 
-    Ten tries at an area and an aspect ratio, the first that fits; else the largest central box in `ratio`.
+    Ten tries at an area and an aspect ratio, the first that fits; else the largest central box in `ratio`. In
+    float64: exponentials of two devices differ in the last bit, which float32 would let decide on a box.
     """
+    u = u.double()
     tries = u[:, :20].view(-1, 10, 2)
     area = height * width * (scale[0] + (scale[1] - scale[0]) * tries[..., 0])
     low, high = math.log(ratio[0]), math.log(ratio[1])
@@ -22,15 +24,16 @@ def crop_boxes(u: Tensor, height: int, width: int, scale: tuple[float, float], r
     fits = (w >= 1) & (w <= width) & (h >= 1) & (h <= height)
     first = fits.int().argmax(dim=1, keepdim=True)  # the first of equal maxima; try 0 where none fits
     found = fits.any(dim=1)
-    spare_w, spare_h = _largest_central(height, width, ratio)
+    spare_w, spare_h = largest_central(height, width, ratio)
     w = torch.where(found, w.gather(1, first)[:, 0], spare_w)
     h = torch.where(found, h.gather(1, first)[:, 0], spare_h)
     top = torch.where(found, torch.floor(u[:, 20] * (height - h + 1)), (height - h) // 2)
     left = torch.where(found, torch.floor(u[:, 21] * (width - w + 1)), (width - w) // 2)
-    return torch.stack([top, left, h, w], dim=1)
+    return torch.stack([top, left, h, w], dim=1).float()
 
 
-def _largest_central(height: int, width: int, ratio: tuple[float, float]) -> tuple[float, float]:
+def largest_central(height: int, width: int, ratio: tuple[float, float]) -> tuple[float, float]:
+    """(width, height) of the largest box of an image with an aspect in `ratio`."""
     if width / height < ratio[0]:
         return width, max(1, round(width / ratio[0]))
     if width / height > ratio[1]:
@@ -73,9 +76,7 @@ def affine(images: Tensor, matrix: Tensor, fill: int = FILL) -> Tensor:
     In 16.16 fixed point like Pillow's, so that which pixel is nearest is integer arithmetic, alike everywhere.
     """
     b, channels, h, w = images.shape
-    a, bb, c, d, e, f = matrix.unbind(1)
-    half_pixel = torch.stack([a, bb, c + 0.5 * (a + bb), d, e, f + 0.5 * (d + e)], dim=1)
-    a, bb, c, d, e, f = torch.floor(half_pixel * 65536 + 0.5).long()[:, :, None, None].unbind(1)  # each [B, 1, 1]
+    a, bb, c, d, e, f = fixed_point(matrix)[:, :, None, None].unbind(1)  # each [B, 1, 1]
     y = torch.arange(h, device=images.device)[:, None]
     x = torch.arange(w, device=images.device)
     from_x = (a * x + bb * y + c) >> 16  # [B, H, W]
@@ -84,3 +85,10 @@ def affine(images: Tensor, matrix: Tensor, fill: int = FILL) -> Tensor:
     index = (from_y * w + from_x).where(inside, 0).view(b, 1, h * w).expand(-1, channels, -1)
     out = images.reshape(b, channels, h * w).gather(2, index).view(images.shape)
     return out.where(inside[:, None], fill)
+
+
+def fixed_point(matrix: Tensor) -> Tensor:
+    """16.16 numbers, int64 [B, 6], of maps [B, 6] that start from the middle of a pixel."""
+    a, b, c, d, e, f = matrix.unbind(1)
+    half_pixel = torch.stack([a, b, c + 0.5 * (a + b), d, e, f + 0.5 * (d + e)], dim=1)
+    return torch.floor(half_pixel * 65536 + 0.5).long()

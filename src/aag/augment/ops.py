@@ -11,7 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from aag.augment.geometry import affine
+from aag import kernels
+from aag.augment.geometry import affine, fixed_point
 from aag.augment.select import dense
 from aag.errors import AAGError, unknown
 
@@ -41,6 +42,11 @@ def apply_op(name: str, images: Tensor, magnitude: float | Tensor | None = None)
 
 def apply_each(op: Tensor, images: Tensor, magnitude: Tensor) -> Tensor:
     """To each image its own operation, an index [B] into OPS, with its own magnitude float64 [B]."""
+    if kernels.usable(images):
+        from aag.augment.kernels.operate import operate
+
+        own = torch.arange(len(images), dtype=torch.int32, device=images.device)
+        return operate(images, steps(op, magnitude, *images.shape[2:]), own)
     if dense(images):
         return _all_at_once(op, images, magnitude)
     out = images.clone()
@@ -75,10 +81,20 @@ def _all_at_once(op: Tensor, images: Tensor, magnitude: Tensor) -> Tensor:
     blended = torch.stack([chosen[name] for name in BLENDS]).any(dim=0)[:, None, None, None]
     out = torch.where(blended, _blend(other, images, magnitude.float()[:, None, None, None]), out)
 
-    matrix = torch.tensor([1.0, 0, 0, 0, 1, 0], dtype=torch.float64, device=images.device)
+    return affine(out, _matrices(op, magnitude, *images.shape[2:]))
+
+
+def steps(op: Tensor, magnitude: Tensor, height: int, width: int) -> Tensor:
+    """What a kernel needs to know, float64 [B, 8]: the operation, its magnitude, and its map in fixed point."""
+    return torch.cat([op[:, None], magnitude[:, None], fixed_point(_matrices(op, magnitude, height, width))], dim=1)
+
+
+def _matrices(op: Tensor, magnitude: Tensor, height: int, width: int) -> Tensor:
+    """float64 [B, 6]; the identity where the operation is none of MATRICES."""
+    matrix = torch.tensor([1.0, 0, 0, 0, 1, 0], dtype=torch.float64, device=op.device).expand(len(op), 6)
     for name, make_matrix in MATRICES.items():
-        matrix = torch.where(chosen[name][:, None], make_matrix(magnitude, *images.shape[2:]), matrix)
-    return affine(out, matrix)
+        matrix = torch.where((op == OPS.index(name))[:, None], make_matrix(magnitude, height, width), matrix)
+    return matrix
 
 
 # --- tables: uint8 [B, C, 256] -------------------------------------------------------------------------------------

@@ -11,8 +11,10 @@ The ablations are settings: `--auxiliary none` (two basic views), `--auxiliary b
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from aag import kernels
 from aag.augment import Augmentation, AutoAugment, AuxiliaryAugment, BasicAugment, RandAugment
 from aag.config import TrainConfig
 from aag.losses import components_of, keeps_positive, similarities
@@ -40,7 +42,9 @@ class AAG:
         }[config.auxiliary]()
         return AAG((basic, basic, *third), config.temperature, keeps_positive(config.loss))
 
-    def loss(self, embeddings: Sequence[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, embeddings: Sequence[Tensor] | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        if kernels.usable(embeddings[0]) and len(embeddings[0]) <= LARGEST_BATCH:
+            return self._by_kernels(embeddings)
         x, y, *rest = embeddings
         s = similarities(x, y, rest[0] if rest else None, temperature=self.temperature)
         parts = components_of(s, self.keep_positive)
@@ -59,3 +63,24 @@ class AAG:
         for name, part in zip(("xy", "zx", "zy"), parts, strict=False):
             log[f"loss_{name}"] = part.loss.detach().mean()
         return total, log
+
+    def _by_kernels(self, embeddings: Sequence[Tensor] | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        from aag.kernels.contrast import contrast
+
+        total, numbers = contrast(
+            _together(embeddings), len(embeddings), temperature=self.temperature, keep_positive=self.keep_positive
+        )
+        shown = LOG if len(embeddings) == 3 else LOG[:-2]  # no zx, no zy
+        return total, dict(zip(shown, numbers[1:].unbind(), strict=False))
+
+
+def _together(embeddings: Sequence[Tensor] | Tensor) -> Tensor:
+    """[V, n, d] or V of [n, d] as [V · n, d]."""
+    return embeddings.flatten(0, 1) if isinstance(embeddings, Tensor) else torch.cat(list(embeddings))
+
+
+LARGEST_BATCH = 4096  # whose rows of similarities the kernels hold at once
+LOG = (
+    "positive_similarity", "negative_similarity", "positive_gradient", "negative_gradient",
+    "loss_xy", "loss_zx", "loss_zy",
+)  # fmt: skip

@@ -16,6 +16,6 @@ class Method(Protocol):
         """One augmentation for each view."""
         ...
 
-    def loss(self, embeddings: Sequence[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, embeddings: Sequence[Tensor] | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar loss of the views' embeddings, each [n, d], and scalars to log, always the same names."""
         ...

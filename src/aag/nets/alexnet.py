@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from aag.errors import AAGError
+from aag.nets.layers import ConvNorm, Linear, MaxPool
 
 SMALLEST = 8  # three 2×2 pools must leave a pixel
 
@@ -22,16 +23,16 @@ class AlexNet(nn.Module):
         layers: list[nn.Module] = []
         inputs = 3
         for i, outputs in enumerate(channels):
-            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+            layers.append(ConvNorm(inputs, outputs, 3, bias=True))
             if i in (0, 1, 4):
-                layers.append(nn.MaxPool2d(2))
+                layers.append(MaxPool())
             inputs = outputs
         self.convolutions = nn.Sequential(*layers)
 
         layers = [nn.Flatten()]
         inputs *= (image_size // 8) ** 2  # [B, 256, 4, 4] → [B, 4096] at 32 pixels
         for outputs in hidden:
-            layers += [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
+            layers += [Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
             inputs = outputs
         self.hidden = nn.Sequential(*layers)
         self.feature_dim = inputs

@@ -1,6 +1,6 @@
 """The encoder: images in, features and embedding out."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -22,6 +22,7 @@ class Encoder(nn.Module):
 
     mean: Tensor
     std: Tensor
+    prepare: Callable[[Tensor], Tensor] | None = None  # takes normalise's place, where the first layer wants it so
 
     def __init__(self, spec: EncoderSpec) -> None:
         super().__init__()
@@ -42,7 +43,7 @@ class Encoder(nn.Module):
         return ((x - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.backbone(self.normalise(images))
+        features = self.backbone(self.normalise(images) if self.prepare is None else self.prepare(images))
         return features, self.head(features)
 
     def features(self, images: Tensor, *, batch_size: int | None = None) -> Tensor:

@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from aag.nets.layers import Linear
+
 
 class ScaleBatchNorm1d(nn.BatchNorm1d):
     """Batch norm with a learnt scale and no shift, which `nn.BatchNorm1d` cannot be asked for."""
@@ -12,15 +14,15 @@ class ScaleBatchNorm1d(nn.BatchNorm1d):
 
 
 def linear_head(features: int, embedding: int) -> nn.Module:
-    return nn.Linear(features, embedding)
+    return Linear(features, embedding)
 
 
 def mlp_head(features: int, embedding: int) -> nn.Module:
     """SimCLR v1's projection: each batch norm follows a layer whose bias it would cancel."""
     return nn.Sequential(
-        nn.Linear(features, features, bias=False),
+        Linear(features, features, bias=False),
         nn.BatchNorm1d(features),
         nn.ReLU(inplace=True),
-        nn.Linear(features, embedding, bias=False),
+        Linear(features, embedding, bias=False),
         ScaleBatchNorm1d(embedding),
     )

@@ -2,29 +2,30 @@
 
 from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-def conv_bn(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    """A convolution that keeps the size at stride 1, and its batch norm (whose shift makes a bias idle)."""
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False),
-        nn.BatchNorm2d(outputs),
-    )
+from aag.nets.layers import ConvNorm, mean_pool
 
 
 class Block(nn.Module):
-    """relu(residual(x) + shortcut(x)); the shortcut is the identity unless the shape changes."""
+    """relu(residual(x) + shortcut(x)); the shortcut is the identity unless the shape changes.
 
-    def __init__(self, residual: nn.Module, inputs: int, outputs: int, stride: int) -> None:
+    x comes as a pair, for the residual layers and for the shortcut. A shortcut with a stride sees every other pixel
+    only, so it gets no others; and so a block is told the stride of the next.
+    """
+
+    def __init__(self, residual: Sequence[ConvNorm], inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.residual = residual
+        self.stride = stride
+        self.residual = nn.ModuleList(residual)
         same = stride == 1 and inputs == outputs
-        self.shortcut: nn.Module = nn.Identity() if same else conv_bn(inputs, outputs, 1, stride)
+        self.shortcut = None if same else ConvNorm(inputs, outputs, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.residual(x) + self.shortcut(x), inplace=True)
+    def forward(self, x: Tensor, skip: Tensor, every: int = 1) -> tuple[Tensor, Tensor]:
+        *inner, last = self.residual
+        for layer in inner:
+            x = layer(x)
+        return last.twice(x, add=skip, through=self.shortcut, every=every)  # type: ignore[operator]
 
 
 class BasicBlock(Block):
@@ -33,8 +34,7 @@ class BasicBlock(Block):
     expansion = 1
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
-        residual = nn.Sequential(conv_bn(inputs, width, 3, stride), nn.ReLU(inplace=True), conv_bn(width, width, 3))
-        super().__init__(residual, inputs, width, stride)
+        super().__init__([ConvNorm(inputs, width, 3, stride), ConvNorm(width, width, 3)], inputs, width, stride)
 
 
 class Bottleneck(Block):
@@ -44,14 +44,8 @@ class Bottleneck(Block):
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         outputs = width * self.expansion
-        residual = nn.Sequential(
-            conv_bn(inputs, width, 1),
-            nn.ReLU(inplace=True),
-            conv_bn(width, width, 3, stride),
-            nn.ReLU(inplace=True),
-            conv_bn(width, outputs, 1),
-        )
-        super().__init__(residual, inputs, outputs, stride)
+        layers = [ConvNorm(inputs, width, 1), ConvNorm(width, width, 3, stride), ConvNorm(width, outputs, 1)]
+        super().__init__(layers, inputs, outputs, stride)
 
 
 class ResNet(nn.Module):
@@ -59,8 +53,8 @@ class ResNet(nn.Module):
 
     def __init__(self, block: type[BasicBlock] | type[Bottleneck], depths: Sequence[int], width: int = 64) -> None:
         super().__init__()
-        self.stem = nn.Sequential(conv_bn(3, width, 3), nn.ReLU(inplace=True))
-        blocks: list[nn.Module] = []
+        self.stem = ConvNorm(3, width, 3)
+        blocks: list[Block] = []
         inputs = width
         for stage, depth in enumerate(depths):
             stage_width = width << stage  # 64, 128, 256, 512
@@ -68,11 +62,15 @@ class ResNet(nn.Module):
                 halve = i == 0 and stage > 0  # strides 1, 2, 2, 2
                 blocks.append(block(inputs, stage_width, stride=2 if halve else 1))
                 inputs = stage_width * block.expansion
-        self.blocks = nn.Sequential(*blocks)
+        self.blocks = nn.ModuleList(blocks)
         self.feature_dim = inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.blocks(self.stem(x)).mean(dim=(2, 3))
+        strides = [block.stride for block in self.blocks]
+        x, skip = self.stem.twice(x, every=strides[0])  # type: ignore[arg-type]
+        for block, following in zip(self.blocks, [*strides[1:], 1], strict=True):
+            x, skip = block(x, skip, following)
+        return mean_pool(x)
 
 
 def resnet18(width: int = 64) -> ResNet:

@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aag import data, methods, nets
-from aag.augment import permutation
+from aag import data, kernels, methods, nets
 from aag.config import TrainConfig
 from aag.data import ImageSet
 from aag.data.known import KNOWN
@@ -76,7 +76,7 @@ class Trainer:
         self.history = torch.zeros(0)  # the statistics of the epoch under way, a row for each step
 
     def train(self) -> Result:
-        with self.run.lock(), torch.random.fork_rng(devices=[]):
+        with self.run.lock(), torch.random.fork_rng(devices=[]), ExitStack() as self.until_done:
             return self._train()
 
     def _train(self) -> Result:
@@ -121,7 +121,6 @@ class Trainer:
         """From the step reached to the epoch's end. False: a stop was asked for before that."""
         config, progress = self.config, self.progress
         device = self.runtime.device
-        order = permutation(config.seed, progress.epoch, len(self.train_set), device)
         history = torch.zeros(self.steps, len(self.step.names), device=device)
         if progress.step:
             history[: progress.step] = self.history
@@ -133,7 +132,7 @@ class Trainer:
             if device.type == "cpu":  # what a network draws for itself (stochastic depth) is the step's own, too
                 torch.default_generator.manual_seed(hash((config.seed, progress.epoch, at)) % 2**63)
             lr = learning_rate(config, progress.epoch * self.steps + at, self.steps)
-            history[at] = self.step(self.views.batch(order, progress.epoch, at), lr)
+            history[at] = self.step(self.views.batch(progress.epoch, at), lr)
             progress.step = at + 1
             now = time.monotonic()
             # Reading the loss makes the host wait for the GPU: twice a second does no harm.
@@ -201,19 +200,20 @@ class Trainer:
     def _build_step(self, runtime: Runtime) -> None:
         config = self.config
         self.runtime = runtime
+        if runtime.is_plain:
+            self.until_done.enter_context(kernels.disabled())
         self.step = Step(self.encoder, self.method, config, runtime)
-        self.views = Views(self.images, self.method, config.batch_size, config.seed, runtime.compile)
+        self.views = Views(self.images, self.method, config.batch_size, config.seed)
 
     def _warm_up(self) -> None:
         """Compiles and captures before the clock starts; where that fails, goes on without and says so."""
-        if not (self.runtime.compile or self.runtime.graph):
+        if not (self.runtime.kernels or self.runtime.compile or self.runtime.graph):
             return
-        order = permutation(self.config.seed, self.progress.epoch, len(self.train_set), self.runtime.device)
         started = time.monotonic()
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
-                self.step.warm_up(self.views.batch(order, self.progress.epoch, self.progress.step))
+                self.step.warm_up(lambda: self.views.make(self.progress.epoch, 0)[:, : self.config.batch_size])
         except Exception as error:
             if isinstance(error, torch.cuda.OutOfMemoryError):
                 raise

@@ -1,31 +1,38 @@
 """The one place that decides where and how a run computes, and says why."""
 
-import shutil
 from dataclasses import dataclass, replace
 
 import torch
 
 from aag.config import TrainConfig
 from aag.errors import AAGError
+from aag.kernels import reason_against
+
+KERNEL_NETWORKS = ("resnet18", "resnet50", "alexnet", "alexnet-ip")  # made of layers that have kernels
 
 
 @dataclass(frozen=True)
 class Runtime:
     device: torch.device
     dtype: torch.dtype  # of the network's arithmetic; weights, loss and optimiser stay float32
-    compile: bool  # torch.compile the forward and backward pass, and the augmentation
+    kernels: bool  # run the network's layers, the loss and the augmentation by Triton kernels of our own
+    compile: bool  # torch.compile the forward and backward pass, where there are no kernels
     graph: bool  # replay the whole step as one CUDA graph
     reason: str
 
     def __str__(self) -> str:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
         parts = [name, "bf16" if self.dtype == torch.bfloat16 else "fp32", "channels last"]
-        parts += ["torch.compile"] * self.compile + ["CUDA graph"] * self.graph
+        parts += ["Triton kernels"] * self.kernels + ["torch.compile"] * self.compile + ["CUDA graph"] * self.graph
         return ", ".join(parts) + (f" ({self.reason})" if self.reason else "")
 
+    @property
+    def is_plain(self) -> bool:
+        return not (self.kernels or self.compile or self.graph)
+
     def plain(self, reason: str) -> "Runtime":
-        """The same without compilation and graphs: what always works."""
-        return replace(self, compile=False, graph=False, reason=reason)
+        """The same without kernels, compilation and graphs: what always works."""
+        return replace(self, kernels=False, compile=False, graph=False, reason=reason)
 
 
 def decide(config: TrainConfig) -> Runtime:
@@ -36,7 +43,7 @@ def decide(config: TrainConfig) -> Runtime:
         ):  # PyTorch picks instructions for it that some virtual machines only claim to have
             raise AAGError("--precision bf16 needs a GPU; on a CPU use fp32")
         reason = "" if config.device == "cpu" else "no GPU found"
-        return Runtime(device, torch.float32, config.compile == "on", False, reason)
+        return Runtime(device, torch.float32, False, config.compile == "on", False, reason)
 
     reasons = []
     # Not torch.cuda.is_bf16_supported(), which also counts emulation.
@@ -44,11 +51,13 @@ def decide(config: TrainConfig) -> Runtime:
     dtype = torch.bfloat16 if config.precision == "bf16" or (config.precision == "auto" and native) else torch.float32
     if config.precision == "auto" and not native:
         reasons.append("fp32: this GPU has no bf16")
-    compiled = config.compile != "off"
-    if compiled and not _can_compile():
-        compiled = False
-        reasons.append("no torch.compile: Triton or a C compiler is missing")
-    return Runtime(device, dtype, compiled, config.compile != "off", "; ".join(reasons))
+    graph = config.compile != "off"
+    against = reason_against(device) if graph else ""
+    if against:
+        reasons.append(f"neither kernels nor torch.compile: {against}")
+    compiled = graph and not against
+    kernels = compiled and config.network in KERNEL_NETWORKS and config.forward == "joint" and config.width % 16 == 0
+    return Runtime(device, dtype, kernels, compiled and not kernels, graph, "; ".join(reasons))
 
 
 def _device(name: str) -> torch.device:
@@ -64,11 +73,3 @@ def _device(name: str) -> torch.device:
     device = torch.device("cuda", number)
     torch.cuda.set_device(device)  # streams and graphs are made on the current device
     return device
-
-
-def _can_compile() -> bool:
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return any(map(shutil.which, ("cc", "gcc", "clang")))

@@ -1,14 +1,20 @@
-"""One training step: views in, statistics out. Eager, compiled, or a CUDA graph replayed; the same numbers' worth."""
+"""One training step: views in, statistics out. By kernels, compiled or plain; as a CUDA graph where it can be."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from aag.config import TrainConfig
+from aag.kernels import rehearsal
 from aag.methods import Method
 from aag.nets import Encoder
+from aag.sgd import SGD
+from aag.train.graph import copies_for_sets
 from aag.train.runtime import Runtime
+
+STAGES = ("forward", "backward", "update")
 
 
 class Step:
@@ -18,28 +24,22 @@ class Step:
         self.encoder, self.method, self.runtime = encoder, method, runtime
         self.joint = config.forward == "joint"
         self.names = ["loss", *method.loss([torch.eye(2)] * len(method.views))[1]]
-        cuda = runtime.device.type == "cuda"
-        # As a tensor on the GPU the learning rate can change between replays of a graph.
-        self.lr = torch.zeros((), device=runtime.device) if cuda else 0.0
-        self.optimizer = torch.optim.SGD(
-            encoder.parameters(), self.lr, config.momentum, weight_decay=config.weight_decay, fused=True
-        )
-        for parameter in encoder.parameters():
-            # Zeros make the first step the same as all others, so that it can be captured and resumed alike.
-            self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        self.optimizer = SGD(encoder.parameters(), config.momentum, config.weight_decay)
+        self.fused = None
+        if runtime.kernels:
+            from aag.nets.fused import Fused
+
+            self.fused = Fused(encoder, runtime.dtype, self.optimizer)
         self._objective = torch.compile(self._loss, dynamic=False) if runtime.compile else self._loss
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, views: Tensor, lr: float) -> Tensor:
         """The statistics tensor is overwritten by the next call where a graph is replayed."""
-        if isinstance(self.lr, Tensor):
-            self.lr.fill_(lr)
-        else:
-            self.optimizer.param_groups[0]["lr"] = lr
+        self.optimizer.lr.fill_(lr)
         if not self.runtime.graph:
             return self._run(views)
         if self._graph is None:
-            self.warm_up(views)
+            self.warm_up(lambda: views)
         self._views.copy_(views)
         self._graph.replay()  # type: ignore[union-attr]
         return self._statistics
@@ -48,49 +48,77 @@ class Step:
         """Everything a step changes, by name."""
         tensors = {f"encoder.{name}": value for name, value in self.encoder.state_dict().items()}
         for name, parameter in self.encoder.named_parameters():
-            tensors[f"momentum.{name}"] = self.optimizer.state[parameter]["momentum_buffer"]
+            tensors[f"momentum.{name}"] = self.optimizer.velocity[parameter]
         return tensors
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         for name, own in self.state().items():
             own.copy_(tensors[name])
+        if self.fused is not None:
+            self.fused.refresh()
 
-    def warm_up(self, views: Tensor) -> None:
-        """Compiles and captures, and leaves no trace in the weights, whether it succeeds or fails."""
+    def warm_up(self, make_views: Callable[[], Tensor]) -> None:
+        """Compiles and captures, and leaves no trace in the weights, whether it succeeds or fails.
+
+        `make_views` is compiled along with the step where it has kernels.
+        """
         kept = {name: value.clone() for name, value in self.state().items()}
         try:
+            if self.runtime.kernels:
+                with rehearsal():
+                    self._run(make_views())
+            views = make_views()
             if self.runtime.graph:
-                self._capture(views)
+                self._views = views.clone()
+                self._graph, self._statistics = self._capture("update")
             else:
                 self._run(views)
         finally:
             self.load_state(kept)
 
+    def replayable(self, views: Tensor, until: str) -> Callable[[], object]:
+        """The step up to and including one of STAGES, as training runs it, to be timed again and again."""
+        self._views = views.clone()
+        if not self.runtime.graph:
+            return lambda: self._run(self._views, until)
+        return self._capture(until)[0].replay
+
     def _loss(self, views: Tensor) -> tuple[Tensor, Tensor]:
-        n = views.shape[1]
+        embeddings: Sequence[Tensor] | Tensor
         with torch.autocast(views.device.type, torch.bfloat16, enabled=self.runtime.dtype == torch.bfloat16):
             if self.joint:  # batch norm sees all views together
-                embeddings = list(self.encoder(views.flatten(0, 1))[1].split(n))
+                embeddings = self.encoder(views.flatten(0, 1))[1].unflatten(0, views.shape[:2])
             else:
                 embeddings = [self.encoder(view)[1] for view in views]
         loss, log = self.method.loss(embeddings)
         return loss, torch.stack([loss.detach(), *log.values()]).float()
 
-    def _run(self, views: Tensor) -> Tensor:
-        self.optimizer.zero_grad(set_to_none=True)
-        loss, statistics = self._objective(views)
-        loss.backward()
-        self.optimizer.step()
+    def _run(self, views: Tensor, until: str = "update") -> Tensor:
+        self.optimizer.zero_grad()
+        with self.fused or nullcontext():
+            loss, statistics = self._objective(views)
+        if until == "forward":
+            return statistics
+        if self.fused is None:
+            loss.backward()
+        else:
+            self.fused.learning = until == "update"
+            loss.backward()
+            self.fused.join()
+        if until == "update":
+            self.optimizer.step()
         return statistics
 
-    def _capture(self, views: Tensor) -> None:
-        self._views = views.clone()
-        _on_side_stream(lambda: [self._run(self._views) for _ in range(3)])
-        self.optimizer.zero_grad(set_to_none=True)  # the graph's own pool then holds the gradients
-        graph = torch.cuda.CUDAGraph()
+    def _capture(self, until: str) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        _on_side_stream(lambda: [self._run(self._views, until) for _ in range(3)])
+        self.optimizer.zero_grad()  # the graph's own pool then holds the gradients
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
         with torch.cuda.graph(graph):
-            self._statistics = self._run(self._views)
-        self._graph = graph
+            statistics = self._run(self._views, until)
+        self._zeros = torch.zeros(2**20, dtype=torch.uint8, device=self._views.device)
+        copies_for_sets(graph, self._zeros)
+        graph.instantiate()
+        return graph, statistics
 
 
 def _on_side_stream(work: Callable[[], object]) -> None:

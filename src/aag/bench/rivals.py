@@ -92,13 +92,14 @@ def _start(images: Tensor, out: Tensor, ready: Any) -> None:
 
 
 def _work(family: str, kind: str, start: int) -> None:
-    transform, out = _transform(family, kind), _held["out"]
+    out = _held["out"]
+    transform = _transform(family, kind, out.shape[-1])
     for place in range(start, min(start + TASK, len(out))):
         out[place] = transform(_held[kind][place])
 
 
 @cache
-def _transform(family: str, kind: str) -> Callable[[Any], Tensor]:
+def _transform(family: str, kind: str, size: int) -> Callable[[Any], Tensor]:
     module = KINDS[kind]
     ending = [module.PILToTensor()] if kind == "pil" else []
-    return module.Compose(equivalent(FAMILIES[family], module) + ending)
+    return module.Compose(equivalent(FAMILIES[family], module, size) + ending)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from aag import nets
+from aag.bench.plan import Plan
+from aag.bench.timing import measure, once
 from aag.evaluate import knn_accuracy, linear_probe
-from benchmarks.plan import Plan, photographs
-from benchmarks.timing import measure
 
 CLASSES = 10
 KNN_WIDTH, LINEAR_WIDTH = 128, 512
@@ -17,8 +17,16 @@ BATCH = 1024  # of feature extraction, as `aag evaluate` has it
 
 def run(plan: Plan, dtype: torch.dtype) -> dict[str, Any]:
     """`dtype` is the network's, in feature extraction."""
-    rows = [_knn(plan), _linear(plan), *(_extraction(plan, *size, dtype) for size in plan.widths)]
-    return {"threads": plan.threads, "rows": rows}
+    rows = [_knn(plan), _linear(plan), *(_extraction(plan, *size, dtype) for size in plan.widths), *_whole(plan, dtype)]
+    return {
+        "threads": plan.threads,
+        "protocol": (
+            "with features: un-augmented images through the network as training and aag evaluate do it, the training "
+            "images on the device, the test images not, then the evaluation; first: the first call, with what the "
+            "device sets up"
+        ),
+        "rows": rows,
+    }
 
 
 def _knn(plan: Plan) -> dict[str, Any]:
@@ -54,10 +62,8 @@ def _linear(plan: Plan) -> dict[str, Any]:
 
 
 def _extraction(plan: Plan, width: int, count: int, dtype: torch.dtype) -> dict[str, Any]:
-    images = photographs(count).to(plan.device)
-    encoder = nets.build(nets.EncoderSpec("resnet18", width=width), seed=0)
-    encoder = encoder.to(plan.device).to(memory_format=torch.channels_last)
-    reduced = dtype if dtype != torch.float32 else None
+    images = plan.photographs(count).to(plan.device)
+    encoder, reduced = _encoder(plan, width, dtype)
     timing = measure(
         lambda: encoder.encode(images, batch_size=BATCH, dtype=reduced),
         repeats=plan.repeats,
@@ -65,12 +71,54 @@ def _extraction(plan: Plan, width: int, count: int, dtype: torch.dtype) -> dict[
         device=plan.device,
     )
     return {
-        "name": f"features of ResNet-18, width {width}, {'bf16' if reduced == torch.bfloat16 else 'fp32'}",
+        "name": f"features of {_network(width, reduced)}",
         "size": f"{count:,} images, batch {min(BATCH, count)}",
         "median_seconds": timing.median,
         **timing.rate(count),
         "of": "images",
     }
+
+
+def _whole(plan: Plan, dtype: torch.dtype) -> list[dict[str, Any]]:
+    """Evaluations of an encoder, from images to accuracy."""
+    width, *counts = plan.evaluated
+    encoder, reduced = _encoder(plan, width, dtype)
+    train, test = (plan.photographs(count) for count in counts)
+    train = train.to(plan.device)
+    labels = [torch.arange(count, device=plan.device) % CLASSES for count in counts]
+
+    def knn() -> float:
+        embeddings = [encoder.encode(images, dtype=reduced)[1] for images in (train, test)]
+        return knn_accuracy(embeddings[0], labels[0], embeddings[1], labels[1])
+
+    def linear() -> float:
+        features = [encoder.encode(images, dtype=reduced)[0] for images in (train, test)]
+        return linear_probe(features[0], labels[0], features[1], labels[1], epochs=plan.linear_epochs).accuracy
+
+    rows = []
+    evaluations = {"weighted kNN": (knn, plan.repeats), "linear evaluation": (linear, plan.linear_repeats)}
+    for name, (work, repeats) in evaluations.items():
+        first = once(work, plan.device)
+        timing = measure(work, repeats=repeats, warm_up=0, device=plan.device)
+        rows.append({
+            "name": f"{name} with features, {_network(width, reduced)}",
+            "size": f"{counts[0]:,} + {counts[1]:,} images",
+            "first_seconds": first,
+            "median_seconds": timing.median,
+            **timing.rate(sum(counts)),
+            "of": "images",
+        })  # fmt: skip
+    return rows
+
+
+def _encoder(plan: Plan, width: int, dtype: torch.dtype) -> tuple[nets.Encoder, torch.dtype | None]:
+    encoder = nets.build(nets.EncoderSpec("resnet18", width=width), seed=0)
+    encoder = encoder.to(plan.device).to(memory_format=torch.channels_last)
+    return encoder, dtype if dtype != torch.float32 else None
+
+
+def _network(width: int, reduced: torch.dtype | None) -> str:
+    return f"ResNet-18, width {width}, {'bf16' if reduced == torch.bfloat16 else 'fp32'}"
 
 
 def _clusters(count: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:

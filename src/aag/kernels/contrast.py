@@ -1,0 +1,194 @@
+"""Algorithm 1's loss with its gradient in five launches: at small batches a loss costs launches, not arithmetic.
+
+`aag.losses` says what is computed and is the reference. All cosines are one product S = E Eᵀ of the unit rows E of all
+views; image i's terms need rows x_i, y_i and z_i of S alone, so one program an image finds its loss and ∂L/∂S on these
+rows; ∂L/∂E = (G + Gᵀ) E.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from aag.kernels import launch
+
+LARGEST = 4096  # images: rows of this length fit in a program's registers
+
+
+@triton.jit
+def unit_rows(v, e, length, width, root, BLOCK: tl.constexpr):
+    """e ← v / |v| · root, and length ← |v|, a row each; in float32."""
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    value = tl.load(v + row * width + at, mask=at < width, other=0.0).to(tl.float32)
+    norm = tl.maximum(tl.sqrt(tl.sum(value * value, axis=0)), 1e-12)
+    tl.store(length + row, norm)
+    tl.store(e + row * width + at, value / norm * root, mask=at < width)
+
+
+@triton.jit
+def pull_back(
+    g, e, length, grad, grad_v, size, width, root, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """∂v [size, width] from g = ∂L/∂S: ∂e = (g + gᵀ) e, of which only what lies across a row's own direction counts."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    at = tl.arange(0, BLOCK)
+    here = (row < size)[:, None] & (at < width)[None, :]
+    slope = tl.zeros((ROWS, BLOCK), tl.float32)
+    for start in range(0, size, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        both = (row < size)[:, None] & (column < size)[None, :]
+        share = tl.load(g + row[:, None] * size + column[None, :], mask=both, other=0.0)
+        share += tl.load(g + column[None, :] * size + row[:, None], mask=both, other=0.0)
+        inside = (column < size)[:, None] & (at < width)[None, :]
+        others = tl.load(e + column[:, None] * width + at[None, :], mask=inside, other=0.0)
+        slope = tl.dot(share, others, slope, input_precision="tf32x3")
+    unit = tl.load(e + row[:, None] * width + at[None, :], mask=here, other=0.0) / root
+    across = slope - unit * tl.sum(unit * slope, axis=1)[:, None]
+    factor = tl.load(grad) * root / tl.load(length + row, mask=row < size, other=1.0)
+    result = (across * factor[:, None]).to(grad_v.dtype.element_ty)
+    tl.store(grad_v + row[:, None] * width + at[None, :], result, mask=here)
+
+
+@triton.jit
+def _log_sum(row, negative):
+    """log Σ e^row over the negatives."""
+    kept = tl.where(negative, row, -float("inf"))
+    top = tl.max(kept, axis=0)
+    return top + tl.log(tl.sum(tl.exp(kept - top), axis=0))
+
+
+@triton.jit
+def _join(a, b):
+    """log(e^a + e^b)."""
+    top = tl.maximum(a, b)
+    return top + tl.log(tl.exp(a - top) + tl.exp(b - top))
+
+
+@triton.jit
+def _share(row, negative, total, n):
+    """∂L/∂row of a log with that total, for the mean over n images."""
+    return tl.where(negative, tl.exp(row - total), 0.0) / n
+
+
+@triton.jit
+def image_terms(s, g, terms, n, VIEWS: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr):
+    """terms [n, 6] ← L_xy, L_zx, L_zy, the pull on xy's positive, that positive, the sum of its negatives;
+    g ← ∂L/∂s. s, g: float32 [VIEWS · n, VIEWS · n]. KEEP: NT-Xent, with the positive in every denominator.
+    """
+    i = tl.program_id(0)
+    size = VIEWS * n
+    j = tl.arange(0, BLOCK)
+    inside = j < n
+    negative = inside & (j != i)
+    own = j == i
+    x = s + i * size + j
+    y = s + (n + i) * size + j
+    gx = g + i * size + j
+    gy = g + (n + i) * size + j
+    zero = tl.zeros((BLOCK,), tl.float32)
+
+    xx = tl.load(x, mask=inside, other=0.0)
+    xy = tl.load(x + n, mask=inside, other=0.0)
+    yx = tl.load(y, mask=inside, other=0.0)
+    yy = tl.load(y + n, mask=inside, other=0.0)
+    positive = tl.sum(tl.where(own, xy, 0.0), axis=0)
+    core = _join(
+        _join(_log_sum(xx, negative), _log_sum(xy, negative)), _join(_log_sum(yx, negative), _log_sum(yy, negative))
+    )
+    pull = -1.0
+    if KEEP:
+        core = _join(core, positive)
+        pull = tl.exp(positive - core) - 1.0
+    tl.store(gx, _share(xx, negative, core, n), mask=inside)
+    tl.store(gx + n, _share(xy, negative, core, n) + tl.where(own, pull / n, 0.0), mask=inside)
+    tl.store(gy, _share(yx, negative, core, n), mask=inside)
+    tl.store(gy + n, _share(yy, negative, core, n), mask=inside)
+    tl.store(terms + i * 6, core - positive)
+    tl.store(terms + i * 6 + 3, pull)
+    tl.store(terms + i * 6 + 4, positive)
+    tl.store(terms + i * 6 + 5, tl.sum(tl.where(negative, xy, 0.0), axis=0))
+
+    if VIEWS == 3:
+        z = s + (2 * n + i) * size + j
+        gz = g + (2 * n + i) * size + j
+        for view in tl.static_range(2):  # zx, then zy
+            forth = tl.load(z + view * n, mask=inside, other=0.0)
+            back = tl.load(s + (view * n + i) * size + 2 * n + j, mask=inside, other=0.0)
+            positive = tl.sum(tl.where(own, forth, 0.0), axis=0)
+            log_forth = _log_sum(forth, negative)
+            log_back = _log_sum(back, negative)
+            pull = -2.0
+            if KEEP:
+                log_forth = _join(log_forth, positive)
+                log_back = _join(log_back, positive)
+                pull = tl.exp(positive - log_forth) + tl.exp(positive - log_back) - 2.0
+            tl.store(gz + view * n, _share(forth, negative, log_forth, n) + tl.where(own, pull / n, 0.0), mask=inside)
+            tl.store(g + (view * n + i) * size + 2 * n + j, _share(back, negative, log_back, n), mask=inside)
+            tl.store(terms + i * 6 + 1 + view, log_forth + log_back - 2 * positive)
+        tl.store(gz + 2 * n, zero, mask=inside)  # z–z counts nowhere
+    else:
+        tl.store(terms + i * 6 + 1, 0.0)
+        tl.store(terms + i * 6 + 2, 0.0)
+
+
+@triton.jit
+def summarise(terms, out, n, temperature, BLOCK: tl.constexpr):
+    """out [8] ← the loss, then the log's means in its order."""
+    row = tl.arange(0, BLOCK)
+    inside = row < n
+    xy = tl.sum(tl.load(terms + row * 6, mask=inside, other=0.0), axis=0) / n
+    zx = tl.sum(tl.load(terms + row * 6 + 1, mask=inside, other=0.0), axis=0) / n
+    zy = tl.sum(tl.load(terms + row * 6 + 2, mask=inside, other=0.0), axis=0) / n
+    pull = tl.sum(tl.load(terms + row * 6 + 3, mask=inside, other=0.0), axis=0) / n
+    positive = tl.sum(tl.load(terms + row * 6 + 4, mask=inside, other=0.0), axis=0) / n
+    negative = tl.sum(tl.load(terms + row * 6 + 5, mask=inside, other=0.0), axis=0) / n
+    tl.store(out, xy + zx + zy)
+    tl.store(out + 1, positive * temperature)
+    tl.store(out + 2, negative * temperature / (n - 1))
+    tl.store(out + 3, pull)
+    tl.store(out + 4, -pull / (4 * (n - 1)))
+    tl.store(out + 5, xy)
+    tl.store(out + 6, zx)
+    tl.store(out + 7, zy)
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, v: Tensor, views: int, temperature: float, keep_positive: bool):
+        size, width = v.shape
+        n = size // views
+        block, root = triton.next_power_of_2(n), temperature**-0.5
+        wide = triton.next_power_of_2(width)
+        v = v.contiguous()
+        e = torch.empty(size, width, device=v.device)
+        length = torch.empty(size, device=v.device)
+        launch(unit_rows, (size,), v, e, length, width, root, BLOCK=wide, num_warps=1)
+        s = e @ e.T
+        g = torch.empty_like(s)
+        terms = torch.empty(n, 6, device=v.device)
+        launch(image_terms, (n,), s, g, terms, n, VIEWS=views, KEEP=keep_positive, BLOCK=block, num_warps=4)
+        out = torch.empty(8, device=v.device)
+        launch(summarise, (1,), terms, out, n, temperature, BLOCK=block, num_warps=4)
+        ctx.save_for_backward(g, e, length)
+        ctx.settings = (v.dtype, root, max(16, wide))
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(out)
+        return out[0].clone(), out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor, _: Tensor):
+        g, e, length = ctx.saved_tensors
+        dtype, root, wide = ctx.settings
+        grad_v = torch.empty_like(e, dtype=dtype)
+        size, width = e.shape
+        launch(
+            pull_back, (triton.cdiv(size, 16),), g, e, length, grad, grad_v, size, width, root,
+            ROWS=16, COLUMNS=64, BLOCK=wide, num_warps=4,
+        )  # fmt: skip
+        return grad_v, None, None, None
+
+
+def contrast(embeddings: Tensor, views: int, *, temperature: float, keep_positive: bool) -> tuple[Tensor, Tensor]:
+    """The loss of embeddings [views · n, d], view by view, and its eight statistics (see `summarise`)."""
+    return _Loss.apply(embeddings, views, temperature, keep_positive)
