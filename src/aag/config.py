@@ -91,7 +91,7 @@ class TrainConfig:
     precision: str = "auto"
     """bf16 or fp32. auto: bf16 on a GPU that has it, else fp32."""
     compile: str = "auto"
-    """torch.compile and CUDA graphs: on, off, or auto (on for a GPU)."""
+    """Triton kernels (or torch.compile, where a network has none) and CUDA graphs: on, off, or auto (on for a GPU)."""
     image_size: int | None = None
     """Side that a folder's images are resized to. Default: 32."""
     data_root: Path | None = None

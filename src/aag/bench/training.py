@@ -38,10 +38,9 @@ def run(plan: Plan) -> dict[str, Any]:
         "protocol": (
             "loader: the epoch's order, and picking a chunk's images, over its batches; augmentation: a chunk's views "
             "less the picking; forward, backward, optimiser: steps that end there, less those that end before; end to "
-            "end: order, views and steps as the loop has them, on a GPU with the next chunk's views made beside the "
-            "steps, so it may take less than the sum; memory: of PyTorch's allocator, peak reserved less the images' "
-            "bytes; ceiling: FLOP of convolutions and matrix products, forward and backward, at the rate of a large "
-            "product"
+            "end: order, views and steps as the loop has them; memory: of PyTorch's allocator, peak reserved less the "
+            "images' bytes; ceiling: FLOP of convolutions and matrix products, forward and backward, at the rate of "
+            "a large product"
         ),
         **ceiling,
         "rows": [_row(plan, config, ceiling) for config in plan.training],
@@ -78,7 +77,7 @@ def _train(plan: Plan, config: TrainConfig, runtime: Runtime, ceiling: dict[str,
     whole_epoch = len(images) // config.batch_size
     lr = learning_rate(config, whole_epoch, whole_epoch)
     history = torch.zeros(whole_epoch, len(step.names), device=device)
-    position = itertools.count()  # each pass goes on where the last one stopped: the next chunk is on its way
+    position = itertools.count()  # each pass goes on where the last one stopped
 
     def train_steps(steps: int) -> None:
         for _ in range(steps):
