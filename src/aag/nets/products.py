@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 FEW = (8192, 16, 1)  # elements a tile, warps, programs a processor: for reductions, whose programs leave sums to add up
 MANY = (8192, 8, 2)
-WIDEST = 32  # channels of a group: the fewer, the fewer programs leave sums to the next pass
+WIDEST = 64  # channels of a group
 
 
 def shared(

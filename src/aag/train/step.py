@@ -32,6 +32,7 @@ class Step:
             self.fused = Fused(encoder, runtime.dtype, self.optimizer)
         self._objective = torch.compile(self._loss, dynamic=False) if runtime.compile else self._loss
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._views: Tensor | None = None
 
     def __call__(self, views: Tensor, lr: float) -> Tensor:
         """The statistics tensor is overwritten by the next call where a graph is replayed."""
@@ -40,7 +41,7 @@ class Step:
             return self._run(views)
         if self._graph is None:
             self.warm_up(lambda: views)
-        self._views.copy_(views)
+        self._hold(views)
         self._graph.replay()  # type: ignore[union-attr]
         return self._statistics
 
@@ -69,7 +70,7 @@ class Step:
                     self._run(make_views())
             views = make_views()
             if self.runtime.graph:
-                self._views = views.clone()
+                self._hold(views)
                 self._graph, self._statistics = self._capture("update")
             else:
                 self._run(views)
@@ -78,10 +79,17 @@ class Step:
 
     def replayable(self, views: Tensor, until: str) -> Callable[[], object]:
         """The step up to and including one of STAGES, as training runs it, to be timed again and again."""
-        self._views = views.clone()
+        self._hold(views)
         if not self.runtime.graph:
             return lambda: self._run(self._views, until)
         return self._capture(until)[0].replay
+
+    def _hold(self, views: Tensor) -> None:
+        """What all graphs read: their views, and zeros."""
+        if self._views is None:
+            self._views = torch.empty_like(views, memory_format=torch.contiguous_format)
+            self._zeros = torch.zeros(2**20, dtype=torch.uint8, device=views.device)
+        self._views.copy_(views)
 
     def _loss(self, views: Tensor) -> tuple[Tensor, Tensor]:
         embeddings: Sequence[Tensor] | Tensor
@@ -115,7 +123,6 @@ class Step:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         with torch.cuda.graph(graph):
             statistics = self._run(self._views, until)
-        self._zeros = torch.zeros(2**20, dtype=torch.uint8, device=self._views.device)
         copies_for_sets(graph, self._zeros)
         graph.instantiate()
         return graph, statistics

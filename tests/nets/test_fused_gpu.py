@@ -1,0 +1,207 @@
+"""Training's kernels on a GPU: no further from float64 than plain PyTorch is, but for a factor."""
+
+import copy
+import ctypes
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from weights import as_if_trained
+
+from aag import kernels
+from aag.methods.aag import AAG
+from aag.nets import Encoder, EncoderSpec, build
+from aag.sgd import SGD
+from aag.train.graph import copies_for_sets
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+PRECISIONS = (torch.bfloat16, torch.float32)
+MOMENTUM, DECAY, LR = 0.9, 0.01, 1e-4
+
+
+def encoder_of(network: str) -> Encoder:
+    encoder = build(EncoderSpec(network), seed=1)
+    as_if_trained(encoder)
+    return encoder.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def work(encoder: Encoder, images: Tensor, way: str, dtype: torch.dtype, steps: int = 0) -> dict[str, Tensor]:
+    """What one pass leaves, or what some steps of SGD do: embeddings, statistics, gradients or velocities.
+
+    `way`: kernels, plain, or exact for plain PyTorch in float64. All numbers of a kind are one row.
+    """
+    from aag.nets.fused import Fused
+
+    encoder = copy.deepcopy(encoder).to(torch.float64 if way == "exact" else torch.float32)
+    optimizer = SGD(encoder.parameters(), MOMENTUM, DECAY)
+    optimizer.lr.fill_(LR)
+    fused = Fused(encoder, dtype, optimizer if steps else None) if way == "kernels" else None
+    mixed = way != "exact" and dtype == torch.bfloat16
+    for _ in range(max(1, steps)):
+        optimizer.zero_grad()
+        with fused or kernels.disabled(), torch.autocast("cuda", torch.bfloat16, enabled=mixed):
+            embedding = encoder(images)[1]
+        random = torch.Generator().manual_seed(3)
+        (embedding.double() * torch.randn(embedding.shape, generator=random).double().cuda()).sum().backward()
+        if steps:
+            if fused:
+                fused.join()
+            optimizer.step()
+    found = {
+        "embedding": [embedding],
+        "statistics": [value for name, value in encoder.named_buffers() if "running" in name],
+    }
+    if steps:
+        found |= {"weights": list(encoder.parameters()), "velocities": list(optimizer.velocity.values())}
+    else:
+        found |= {"gradients": [weight.grad for weight in encoder.parameters()]}  # type: ignore[list-item]
+    return {name: torch.cat([value.detach().double().flatten() for value in some]) for name, some in found.items()}
+
+
+def assert_as_near(encoder: Encoder, images: Tensor, dtype: torch.dtype, steps: int = 0) -> None:
+    ours, plain, exact = (work(encoder, images, way, dtype, steps) for way in ("kernels", "plain", "exact"))
+    for name, expected in exact.items():
+        error, usual = ((found[name] - expected).norm() / expected.norm() for found in (ours, plain))
+        assert error <= 3 * usual + 1e-5, f"{name}: {error:.2e}, in plain PyTorch {usual:.2e}"
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize("network", ["resnet18", "resnet50", "alexnet", "alexnet-ip"])
+def test_networks_compute_what_plain_layers_compute(photographs, network, dtype):
+    assert_as_near(encoder_of(network), photographs[:32].cuda(), dtype)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+def test_images_of_odd_sizes(photographs, dtype):
+    assert_as_near(encoder_of("resnet18"), photographs[:37, :, :27, 2:].contiguous().cuda(), dtype)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize("network", ["resnet18", "alexnet"])
+def test_learning_steps_as_the_optimizer_does(photographs, network, dtype):
+    """Three steps: from the second on, weights are those that the one before left beside the main stream."""
+    assert_as_near(encoder_of(network), photographs[:64].cuda(), dtype, steps=3)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize("keep_positive", [False, True], ids=["GNT-Xent", "NT-Xent"])
+@pytest.mark.parametrize(("views", "n"), [(2, 128), (3, 128), (3, 100), (3, 2), (3, 600)])
+def test_contrast_is_algorithm_1(views, n, keep_positive, dtype):
+    method = AAG((), 0.1, keep_positive)
+    random = torch.Generator().manual_seed(4)
+    given = torch.randn(n, 128, generator=random).repeat(views, 1) + torch.randn(views * n, 128, generator=random)
+    found = []
+    for kind in (dtype, torch.float64):
+        v = given.to(dtype).to("cuda", kind).requires_grad_()
+        with kernels.disabled() if kind == torch.float64 else nullcontext():
+            loss, log = method.loss(v.split(n))
+        (0.37 * loss).backward()
+        found.append({"loss": loss.detach(), **log, "gradient": v.grad})
+    ours, exact = found
+    assert ours.keys() == exact.keys()
+    assert ours["gradient"].dtype == dtype
+    for name, expected in exact.items():
+        near = 1e-2 if name == "gradient" and dtype == torch.bfloat16 else 1e-5
+        size = max(expected.norm().item(), 10 if "loss" in name else 0)  # a loss is a difference of cosines over τ
+        error = (ours[name].double() - expected).norm()
+        assert error < near * size + 1e-6, f"{name}: {ours[name]} is not {expected}"
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize("shape", [(32, 64, 32, 32), (5, 192, 13, 9), (3, 16, 2, 3)], ids=str)
+def test_pools_are_the_librarys(shape, dtype):
+    from aag.kernels.pool import max_pool, mean_pool
+
+    random = torch.Generator().manual_seed(5)
+    ties = torch.randint(-2, 3, shape, generator=random).to("cuda", dtype).to(memory_format=torch.channels_last)
+    for x in (ties, torch.randn(shape, generator=random).to("cuda", dtype)):
+        for ours, theirs, near in (
+            (max_pool, lambda x: F.max_pool2d(x, 2), 0.0),
+            (mean_pool, lambda x: x.mean(dim=(2, 3)), 1e-2 if dtype == torch.bfloat16 else 1e-5),
+        ):
+            found = []
+            for pool in (ours, theirs):
+                given = x.clone().requires_grad_()
+                result = pool(given)
+                grad = torch.randn(result.shape, generator=random.manual_seed(6)).to("cuda", dtype)
+                result.backward(grad)
+                found.append((result.detach(), given.grad))
+            for mine, usual in zip(*found, strict=True):
+                torch.testing.assert_close(mine, usual, rtol=near, atol=near)
+
+
+# --- graphs ----------------------------------------------------------------------------------------------------------
+
+
+def test_sets_of_zeros_become_copies():
+    """Those that are neither of other bytes nor longer than the zeros at hand."""
+    driver = ctypes.CDLL("libcuda.so.1")
+
+    def fill(tensor: Tensor, value: int, count: int) -> None:
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        to = ctypes.c_uint64(tensor.data_ptr())
+        assert driver.cuMemsetD8Async(to, ctypes.c_ubyte(value), ctypes.c_size_t(count), stream) == 0
+
+    x = torch.arange(1000, device="cuda").int() + 1
+    y, long = torch.empty_like(x), torch.empty(4096, dtype=torch.uint8, device="cuda")
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        y.copy_(x)
+        fill(y, 0, 400)
+        y.add_(1)
+        fill(y[900:], 0, 40)
+        y.mul_(2)
+        fill(y[500:], 1, 4)
+        fill(long, 0, 4096)
+    zeros = torch.zeros(1024, dtype=torch.uint8, device="cuda")
+    assert copies_for_sets(graph, zeros) == 2
+    graph.instantiate()
+
+    expected = x.clone()
+    expected[:100] = 0
+    expected += 1
+    expected[900:910] = 0
+    expected *= 2
+    expected[500] = 0x01010101
+    for _ in range(2):
+        y.fill_(9)
+        long.fill_(9)
+        graph.replay()
+        assert torch.equal(y, expected)
+        assert not long.any()
+
+
+def test_a_graph_of_convolutions_computes_the_same_without_sets():
+    random = torch.Generator().manual_seed(7)
+    x, weight, second = (
+        (0.1 * torch.randn(shape, generator=random)).to("cuda", torch.bfloat16).to(memory_format=torch.channels_last)
+        for shape in ((64, 64, 16, 16), (128, 64, 3, 3), (128, 128, 3, 3))
+    )
+    inputs = [value.requires_grad_() for value in (x, weight, second)]
+
+    def both_ways() -> tuple[Tensor, ...]:
+        y = F.conv2d(F.conv2d(x, weight, stride=2, padding=1), second, padding=1)
+        return y, *torch.autograd.grad(y, inputs, torch.ones_like(y))
+
+    expected = [value.clone() for value in both_ways()]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            both_ways()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        found = both_ways()
+    zeros = torch.zeros(2**20, dtype=torch.uint8, device="cuda")
+    assert copies_for_sets(graph, zeros) >= 0
+    graph.instantiate()
+    for _ in range(2):
+        for value in found:
+            value.detach().fill_(torch.nan)
+        graph.replay()
+        for mine, usual in zip(found, expected, strict=True):
+            assert (mine - usual).float().norm() < 1e-2 * usual.float().norm()
