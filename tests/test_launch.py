@@ -47,7 +47,11 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_launch_is_one():
     kernel = Kernel()
     launch(kernel, (2, 3), 7, "x", BLOCK=16, num_warps=4)
-    assert kernel.launched == [((2, 3), (7, "x"), {"BLOCK": 16, "num_warps": 4})]
+    launch(kernel, (1,), enable_fp_fusion=False)
+    assert kernel.launched == [
+        ((2, 3), (7, "x"), {"BLOCK": 16, "num_warps": 4, "enable_fp_fusion": True}),
+        ((1,), (), {"enable_fp_fusion": False}),
+    ]
     assert not rehearsing()
 
 
@@ -62,9 +66,9 @@ def test_a_rehearsal_launches_nothing_and_compiles_at_its_end(devices):
     assert not first.launched
     assert not second.launched
     assert [(grid, arguments[1], settings) for grid, arguments, settings in first.compiled] == [
-        ((1,), 32, {"BLOCK": 16})
+        ((1,), 32, {"BLOCK": 16, "enable_fp_fusion": True})
     ]
-    assert second.compiled == [((5,), (0.5,), {})]
+    assert second.compiled == [((5,), (0.5,), {"enable_fp_fusion": True})]
     assert first.loaded == second.loaded == 1
     assert devices == [3, 3]
     launch(first, (1,), 1)

@@ -24,7 +24,9 @@ def provenance(device: str = "cpu") -> dict[str, object]:
 
 @cache
 def commit() -> str | None:
-    """Of the checkout this package runs from, with a mark where it was changed; $AAG_COMMIT where there is none."""
+    """$AAG_COMMIT, for a copy without its history; else that of the checkout, with a mark where it was changed."""
+    if given := os.environ.get("AAG_COMMIT"):
+        return given
     here = Path(__file__).parent
     ask = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
@@ -33,7 +35,7 @@ def commit() -> str | None:
             return subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         pass
-    return os.environ.get("AAG_COMMIT")
+    return None
 
 
 def _version(name: str) -> str | None:

@@ -34,21 +34,13 @@ def built(network: str, **settings: Any) -> Encoder:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_our_networks_suit(network):
-    assert Fused.suits(built(network))
-
-
-@pytest.mark.parametrize("width", [4, 8, 24])
-def test_a_width_that_sixteen_does_not_divide_does_not(width):
-    assert not Fused.suits(built("resnet18", width=width))
-
-
-def test_networks_of_other_layers_do_not():
-    encoder = built("resnet18")
-    encoder.backbone = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU())  # as timm has them
-    assert not Fused.suits(encoder)
-    encoder.backbone = nn.Sequential(ConvNorm(3, 16, 3), nn.Conv2d(16, 16, 3))
-    assert not Fused.suits(encoder)
+def test_every_convolution_of_ours_is_of_the_kernels_kind(network):
+    encoder = built(network)
+    layers = [module for module in encoder.modules() if isinstance(module, ConvNorm)]
+    assert len(layers) == sum(isinstance(module, nn.Conv2d) for module in encoder.modules())
+    assert all(layer.conv.out_channels % 16 == 0 for layer in layers)  # masks are bytes of eight, products of sixteen
+    assert all(layer.conv.padding == (layer.conv.kernel_size[0] // 2,) * 2 for layer in layers)
+    assert [layer.conv.in_channels for layer in layers].index(3) == 0
 
 
 def test_layers_are_plain_again_outside_whatever_happens():

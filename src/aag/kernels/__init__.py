@@ -55,7 +55,11 @@ def reason_against(device: torch.device) -> str:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
-    """kernel[grid](*arguments, **settings), or a note of it in a rehearsal."""
+    """kernel[grid](*arguments, **settings), or a note of it in a rehearsal.
+
+    a · b + c may be rounded once, unless `enable_fp_fusion=False`; Triton's own default depends on its version.
+    """
+    settings.setdefault("enable_fp_fusion", True)
     if _rehearsed is None:
         kernel[grid](*arguments, **settings)
     else:
@@ -82,7 +86,7 @@ def rehearsal() -> Iterator[None]:
             torch.cuda.set_device(device)
             _ = compile_it().run  # which also loads it and builds its launcher
 
-        with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(prepare, found.values()))
 
 

@@ -98,8 +98,9 @@ def image_terms(s, g, terms, n, VIEWS: tl.constexpr, KEEP: tl.constexpr, BLOCK: 
     )
     pull = -1.0
     if KEEP:
-        core = _join(core, positive)
-        pull = tl.exp(positive - core) - 1.0
+        negatives = core
+        core = _join(negatives, positive)
+        pull = -tl.exp(negatives - core)  # the negatives' share: one less the positive's would lose its digits
     tl.store(gx, _share(xx, negative, core, n), mask=inside)
     tl.store(gx + n, _share(xy, negative, core, n) + tl.where(own, pull / n, 0.0), mask=inside)
     tl.store(gy, _share(yx, negative, core, n), mask=inside)
@@ -120,9 +121,10 @@ def image_terms(s, g, terms, n, VIEWS: tl.constexpr, KEEP: tl.constexpr, BLOCK: 
             log_back = _log_sum(back, negative)
             pull = -2.0
             if KEEP:
-                log_forth = _join(log_forth, positive)
-                log_back = _join(log_back, positive)
-                pull = tl.exp(positive - log_forth) + tl.exp(positive - log_back) - 2.0
+                negatives_forth, negatives_back = log_forth, log_back
+                log_forth = _join(negatives_forth, positive)
+                log_back = _join(negatives_back, positive)
+                pull = -tl.exp(negatives_forth - log_forth) - tl.exp(negatives_back - log_back)
             tl.store(gz + view * n, _share(forth, negative, log_forth, n) + tl.where(own, pull / n, 0.0), mask=inside)
             tl.store(g + (view * n + i) * size + 2 * n + j, _share(back, negative, log_back, n), mask=inside)
             tl.store(terms + i * 6 + 1 + view, log_forth + log_back - 2 * positive)

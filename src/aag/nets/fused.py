@@ -46,13 +46,6 @@ class Fused:
                 self.layers.append(LinearLayer(module, self))
         self.refresh()
 
-    @staticmethod
-    def suits(encoder: Encoder) -> bool:
-        """Whether all convolutions are the kernels' kind, and as wide as they need (masks are kept as bytes)."""
-        layers = [module for module in encoder.modules() if isinstance(module, ConvNorm)]
-        convolutions = [module for module in encoder.modules() if isinstance(module, nn.Conv2d)]
-        return bool(layers) and len(layers) == len(convolutions) and all(c.out_channels % 16 == 0 for c in convolutions)
-
     def __enter__(self) -> None:
         self.encoder.prepare = self._neighbourhoods
         for layer in self.layers:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -77,7 +78,7 @@ class MaxPool(nn.MaxPool2d):
 
 def mean_pool(x: Tensor) -> Tensor:
     """[B, C, H, W] → [B, C]."""
-    if kernels.usable(x):
+    if kernels.usable(x) and x.dtype != torch.float64:
         from aag.kernels.pool import mean_pool
 
         return mean_pool(x)

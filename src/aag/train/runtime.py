@@ -7,8 +7,7 @@ import torch
 from aag.config import TrainConfig
 from aag.errors import AAGError
 from aag.kernels import reason_against
-
-KERNEL_NETWORKS = ("resnet18", "resnet50", "alexnet", "alexnet-ip")  # made of layers that have kernels
+from aag.nets import NETWORKS
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def decide(config: TrainConfig) -> Runtime:
     if against:
         reasons.append(f"neither kernels nor torch.compile: {against}")
     compiled = graph and not against
-    kernels = compiled and config.network in KERNEL_NETWORKS and config.forward == "joint" and config.width % 16 == 0
+    kernels = compiled and config.network in NETWORKS and config.forward == "joint" and config.width % 16 == 0
     return Runtime(device, dtype, kernels, compiled and not kernels, graph, "; ".join(reasons))
 
 

@@ -32,7 +32,7 @@ class Step:
             self.fused = Fused(encoder, runtime.dtype, self.optimizer)
         self._objective = torch.compile(self._loss, dynamic=False) if runtime.compile else self._loss
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._views: Tensor | None = None
+        self._views = self._zeros = torch.empty(0)
 
     def __call__(self, views: Tensor, lr: float) -> Tensor:
         """The statistics tensor is overwritten by the next call where a graph is replayed."""
@@ -86,7 +86,7 @@ class Step:
 
     def _hold(self, views: Tensor) -> None:
         """What all graphs read: their views, and zeros."""
-        if self._views is None:
+        if not self._views.numel():  # only once: a graph keeps the addresses
             self._views = torch.empty_like(views, memory_format=torch.contiguous_format)
             self._zeros = torch.zeros(2**20, dtype=torch.uint8, device=views.device)
         self._views.copy_(views)
