@@ -154,10 +154,11 @@ def test_the_commit_is_that_of_the_checkout_and_says_when_it_was_changed(copied)
     git(copied, "commit", "--quiet", "--message", "first", "--no-verify")
     git(copied, "tag", "v1")  # a tag is no commit
     head = git(copied, "rev-parse", "HEAD")[:12]
-    assert commit(copied, AAG_COMMIT="other") == head
+    assert commit(copied) == head
     with (copied / "aag" / "provenance.py").open("a") as file:
         file.write("# changed\n")
     assert commit(copied) == f"{head}-dirty"
+    assert commit(copied, AAG_COMMIT="a copy's") == "a copy's"  # whose history stayed behind
 
 
 def test_outside_a_checkout_the_environment_says_the_commit(copied):

@@ -36,7 +36,7 @@ def test_the_tables_are_what_the_records_say():
 def test_every_option_in_the_readme_exists():
     known = {"--" + field.name.replace("_", "-") for field in fields(TrainConfig)} | {"--help"}
     assert set(re.findall(r"(--[a-z][a-z-]*)", README)) <= known
-    for name in re.findall(r"--recipe (\S+?)[\s`]", README):
+    for name in re.findall(r"--recipe ([\w-]+)", README):
         assert name in RECIPES
 
 
