@@ -110,7 +110,7 @@ def _training(section: dict) -> str:
         ])  # fmt: skip
     flops, copy = section["matmul_flops"] / 1e12, section["copy_bytes_per_second"] / 1e9
     dtype = {"bfloat16": "bf16", "float32": "fp32"}[section["matmul_dtype"]]
-    note = f"Measured beside it: {flops:,.3g} TFLOP/s of {dtype} products, {copy:,.3g} GB/s of copies."
+    note = f"Measured beside it: {flops:,.3g} TFLOP/s of {dtype} products, {copy:,.0f} GB/s of copies."
     return f"{_markdown(head, rows)}\n\n{note}"
 
 

@@ -58,7 +58,7 @@ def keeps_positive(name: str) -> bool:
 
 def similarities(x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: float = 0.1) -> Similarities:
     """Cosines over τ, in float32 or better: e^10 overflows half precision after three terms."""
-    _check(x, y, z, temperature)
+    check(x, y, z, temperature)
     with torch.autocast(x.device.type, enabled=False):
         x, y = _scaled(x, temperature), _scaled(y, temperature)
         xy, xx, yy = x @ y.T, x @ x.T, y @ y.T
@@ -113,7 +113,8 @@ def _scaled(v: Tensor, temperature: float) -> Tensor:
     return normalize(v if v.dtype == torch.float64 else v.float(), dim=1) * temperature**-0.5
 
 
-def _check(x: Tensor, y: Tensor, z: Tensor | None, temperature: float) -> None:
+def check(x: Tensor, y: Tensor, z: Tensor | None, temperature: float) -> None:
+    """Raises where these cannot be contrasted."""
     shapes = [tuple(v.shape) for v in (x, y, z) if v is not None]
     if len(set(shapes)) != 1 or x.ndim != 2:
         raise AAGError(f"a contrastive loss takes embeddings of one shape [n, d], not {', '.join(map(str, shapes))}")

@@ -114,7 +114,8 @@ def _trained() -> Iterator[tuple[EncoderSpec, bool]]:
 def _compile(launch: partial) -> None:
     """As Triton would: of whole numbers it looks for those that 16 divides, and for 1."""
     kernel = launch.func.__self__  # type: ignore[attr-defined]
-    options = {name: value for name, value in launch.keywords.items() if name == "num_warps"}
+    wanted = ("num_warps", "num_stages", "enable_fp_fusion")
+    options = {name: launch.keywords[name] for name in wanted if name in launch.keywords}
     given = dict(zip(kernel.arg_names, launch.args, strict=False)) | launch.keywords
     types, constants, aligned = {}, {}, set()
     for parameter in kernel.params:

@@ -27,7 +27,7 @@ def _training(section: dict[str, Any]) -> Table:
     matmul, copy = section["matmul_flops"] / 1e12, section["copy_bytes_per_second"] / 1e9
     title = (
         f"Training, three views an image; ms a step by stage "
-        f"({section['matmul_dtype']} products {matmul:,.3g} TFLOP/s, copies {copy:,.4g} GB/s)"
+        f"({section['matmul_dtype']} products {matmul:,.3g} TFLOP/s, copies {copy:,.0f} GB/s)"
     )
     table = _table(title, "recipe")
     stages = ("loader", "aug-\nment", "for-\nward", "back-\nward", "opti-\nmiser", "sum", "end to\nend")

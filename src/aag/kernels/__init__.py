@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 _ALLOWED = ContextVar("kernels", default=True)
+_NOWHERE = torch.empty(0)
 _rehearsed: dict[Any, Callable[[], Any]] | None = None  # for all threads: backward has one of its own
 
 
@@ -61,7 +62,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any)
     """
     settings.setdefault("enable_fp_fusion", True)
     if _rehearsed is None:
-        kernel[grid](*arguments, **settings)
+        with torch.cuda.device_of(next((value for value in arguments if isinstance(value, Tensor)), _NOWHERE)):
+            kernel[grid](*arguments, **settings)
     else:
         variant = (kernel, *map(_kind, arguments), *settings.items())
         _rehearsed.setdefault(variant, partial(kernel.warmup, *arguments, grid=grid, **settings))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from aag.kernels import launch
 
-LARGEST = 4096  # images: rows of this length fit in a program's registers
+IMAGES, WIDTH = 4096, 1024  # at most: whose rows of similarities, or whose embeddings, a program holds at once
 
 
 @triton.jit
@@ -166,7 +166,8 @@ class _Loss(torch.autograd.Function):
         e = torch.empty(size, width, device=v.device)
         length = torch.empty(size, device=v.device)
         launch(unit_rows, (size,), v, e, length, width, root, BLOCK=wide, num_warps=1)
-        s = e @ e.T
+        s = e.new_empty(size, size)
+        torch.mm(e, e.T, out=s)  # autocast leaves a product alone that is told where to go
         g = torch.empty_like(s)
         terms = torch.empty(n, 6, device=v.device)
         launch(image_terms, (n,), s, g, terms, n, VIEWS=views, KEEP=keep_positive, BLOCK=block, num_warps=4)
@@ -186,9 +187,16 @@ class _Loss(torch.autograd.Function):
         size, width = e.shape
         launch(
             pull_back, (triton.cdiv(size, 16),), g, e, length, grad, grad_v, size, width, root,
-            ROWS=16, COLUMNS=64, BLOCK=wide, num_warps=4,
+            ROWS=16, COLUMNS=min(64, max(16, 8192 // wide)), BLOCK=wide, num_warps=4,
+            num_stages=3 if wide <= 128 else 1,
         )  # fmt: skip
         return grad_v, None, None, None
+
+
+def takes(embeddings: Tensor) -> bool:
+    """Whether embeddings [n, d] are not too many, too wide or too precise."""
+    n, width = embeddings.shape
+    return n <= IMAGES and width <= WIDTH and embeddings.dtype != torch.float64
 
 
 def contrast(embeddings: Tensor, views: int, *, temperature: float, keep_positive: bool) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from aag.kernels import launch
+
 
 @triton.jit
 def _seven(out):
@@ -12,6 +14,6 @@ def _seven(out):
 
 def trial(device: torch.device) -> None:
     out = torch.zeros(1, dtype=torch.int32, device=device)
-    _seven[(1,)](out)
+    launch(_seven, (1,), out)
     if out.item() != 7:
         raise RuntimeError("a Triton kernel ran and left no result")

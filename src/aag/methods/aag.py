@@ -17,7 +17,7 @@ from torch import Tensor
 from aag import kernels
 from aag.augment import Augmentation, AutoAugment, AuxiliaryAugment, BasicAugment, RandAugment
 from aag.config import TrainConfig
-from aag.losses import components_of, keeps_positive, similarities
+from aag.losses import check, components_of, keeps_positive, similarities
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,20 @@ class AAG:
         return AAG((basic, basic, *third), config.temperature, keeps_positive(config.loss))
 
     def loss(self, embeddings: Sequence[Tensor] | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        if kernels.usable(embeddings[0]) and len(embeddings[0]) <= LARGEST_BATCH:
-            return self._by_kernels(embeddings)
         x, y, *rest = embeddings
+        check(x, y, rest[0] if rest else None, self.temperature)
+        if kernels.usable(x):
+            from aag.kernels.contrast import contrast, takes
+
+            if takes(x):
+                total, numbers = contrast(
+                    _together(embeddings),
+                    len(embeddings),
+                    temperature=self.temperature,
+                    keep_positive=self.keep_positive,
+                )
+                shown = LOG if rest else LOG[:-2]  # no zx, no zy
+                return total, dict(zip(shown, numbers[1:].unbind(), strict=False))
         s = similarities(x, y, rest[0] if rest else None, temperature=self.temperature)
         parts = components_of(s, self.keep_positive)
         total = sum((part.loss.mean() for part in parts[1:]), start=parts[0].loss.mean())
@@ -64,22 +75,12 @@ class AAG:
             log[f"loss_{name}"] = part.loss.detach().mean()
         return total, log
 
-    def _by_kernels(self, embeddings: Sequence[Tensor] | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        from aag.kernels.contrast import contrast
-
-        total, numbers = contrast(
-            _together(embeddings), len(embeddings), temperature=self.temperature, keep_positive=self.keep_positive
-        )
-        shown = LOG if len(embeddings) == 3 else LOG[:-2]  # no zx, no zy
-        return total, dict(zip(shown, numbers[1:].unbind(), strict=False))
-
 
 def _together(embeddings: Sequence[Tensor] | Tensor) -> Tensor:
     """[V, n, d] or V of [n, d] as [V · n, d]."""
     return embeddings.flatten(0, 1) if isinstance(embeddings, Tensor) else torch.cat(list(embeddings))
 
 
-LARGEST_BATCH = 4096  # whose rows of similarities the kernels hold at once
 LOG = (
     "positive_similarity", "negative_similarity", "positive_gradient", "negative_gradient",
     "loss_xy", "loss_zx", "loss_zy",

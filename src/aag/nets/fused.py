@@ -1,7 +1,7 @@
 """Training an encoder of ConvNorm and Linear layers by kernels: each layer with what surrounds it as one function.
 
-Inside `with Fused(encoder, dtype):` the encoder's layers compute by them: activations in `dtype`; weights, statistics
-and the gradients of both in float32. The plain layers are the reference, and what everything else uses.
+Inside `with Fused(encoder, dtype, optimizer):` the encoder's layers compute by them: activations in `dtype`; weights,
+statistics and the gradients of both in float32. The plain layers are the reference, and what everything else uses.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aag.errors import AAGError
 from aag.kernels import launch
 from aag.kernels import norm as kernels
 from aag.kernels.patches import WIDTH, patches
@@ -34,10 +35,14 @@ class Fused:
         self.encoder, self.dtype, self.optimizer = encoder, dtype, optimizer
         device = encoder.mean.device
         cuda = device.type == "cuda"
-        self.processors = torch.cuda.get_device_properties(device).multi_processor_count if cuda else 2
+        chip = torch.cuda.get_device_properties(device) if cuda else None
+        self.processors = chip.multi_processor_count if chip else 2
+        self.large = chip is not None and chip.shared_memory_per_block_optin >= 200_000  # bytes
         self.side = torch.cuda.Stream(device) if cuda and optimizer else None
         self.held: list[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = []
         self.learning = True
+        if optimizer and not all(parameter.requires_grad for parameter in encoder.parameters()):
+            raise AAGError("kernels train all weights of a network; for one that is frozen in part, use --compile off")
         self.layers: list[ConvNormLayer | LinearLayer] = []
         for module in encoder.modules():
             if isinstance(module, ConvNorm):

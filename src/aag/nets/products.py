@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from aag.kernels import launch
+from aag.kernels import launch, rehearsing
 from aag.kernels.patches import WIDTH, first_convolution, first_gradient, first_step
 from aag.kernels.turn import turn
 
@@ -21,15 +21,14 @@ aten = torch.ops.aten
 
 FEW = (8192, 16, 1)  # elements a tile, warps, programs a processor: for reductions, whose programs leave sums to add up
 MANY = (8192, 8, 2)
-WIDEST = 64  # channels of a group
 
 
 def shared(
-    rows: int, channels: int, shape: tuple[int, int, int], processors: int, widest: int | None = None
+    rows: int, channels: int, shape: tuple[int, int, int], processors: int
 ) -> tuple[tuple[int, int], dict[str, int]]:
     """Grid and sizes of programs that share the rows, in groups of channels."""
     elements, warps, programs = shape
-    block_c = min(widest or WIDEST, channels & -channels)  # a power of two that divides the channels
+    block_c = min(64, channels & -channels)  # a power of two that divides the channels
     block_m = elements // block_c
     groups = channels // block_c
     most = max(1, processors * programs // groups)
@@ -68,6 +67,8 @@ class First:
     def __init__(self, weight: Tensor, fused: "Fused") -> None:
         self.weight, self.fused = weight, fused
         self.flat = weight.new_zeros(len(weight), WIDTH)
+        # Tiles on their way while others are worked on: three fit where the shared memory is large and they are small.
+        self.stages = 3 if fused.large and weight.dtype == torch.bfloat16 and len(weight) % 64 == 0 else 1
 
     def refresh(self) -> None:
         self.flat[:, : 9 * 3] = self.weight.permute(0, 2, 3, 1).flatten(1)
@@ -75,11 +76,11 @@ class First:
     def forward(self, around: Tensor) -> tuple[Tensor, Tensor]:
         rows, channels = around.numel() // WIDTH, len(self.flat)
         out = around.new_empty(rows, channels)
-        grid, sizes = shared(rows, channels, FIRST, self.fused.processors, widest=64)
+        grid, sizes = shared(rows, channels, MANY, self.fused.processors)
         partial = out.new_empty(grid[0], 2, channels, dtype=torch.float32)
         launch(
             first_convolution, grid, around, self.flat, out, partial, rows, channels,
-            WIDTH=WIDTH, PRECISE=out.dtype == torch.float32, **sizes,
+            WIDTH=WIDTH, PRECISE=out.dtype == torch.float32, num_stages=self.stages, **sizes,
         )  # fmt: skip
         return as_images(out, around), partial
 
@@ -90,11 +91,12 @@ class First:
         """∂weights, through the batch norm, or their step."""
         channels = len(self.flat)
         rows = around.numel() // WIDTH
-        grid, sizes = shared(rows, channels, FIRST, self.fused.processors, widest=64)
+        grid, sizes = shared(rows, channels, MANY, self.fused.processors)
         shares = z.new_empty(grid[0], channels, WIDTH, dtype=torch.float32)
         launch(
             first_gradient, grid, around, grad, z, partial, moments, of_norm[0], of_norm[1], *tensors, shares,
-            rows, channels, len(partial), *numbers, WIDTH=WIDTH, PRECISE=z.dtype == torch.float32, **settings, **sizes,
+            rows, channels, len(partial), *numbers, WIDTH=WIDTH, PRECISE=z.dtype == torch.float32,
+            num_stages=self.stages, **settings, **sizes,
         )  # fmt: skip
         weight, optimizer = layer.conv.weight, self.fused.optimizer
         out = torch.empty_like(weight)
@@ -106,14 +108,12 @@ class First:
         return out if optimizer is None else None
 
 
-FIRST = (8192, 8, 2)
-
-
 class Spatial:
     """The library's convolution.
 
     At stride 1 forward and backward differ by the weights alone, turned around and transposed, so each can be computed
-    by the other's kernel. Which is faster depends on the shape; it is measured at the first call.
+    by the other's kernel. Which is faster depends on the shape; it is measured at the first call. The two round
+    differently, and near a tie the next run may choose the other.
     """
 
     def __init__(self, conv: nn.Conv2d, weight: Tensor) -> None:
@@ -157,13 +157,14 @@ class Spatial:
         return aten.convolution_backward(grad, x, weight, None, *self.settings, [True, False, False])[0]
 
     def _faster(self, name: str, x: Tensor, usual: Callable[[], Tensor], other: Callable[[], Tensor]) -> Tensor:
-        if self.turned is None:
+        if self.turned is None or rehearsing():
             return usual()
-        shape = (x.shape, x.dtype, x.device)
-        choice = _CHOICES.setdefault(shape, {})
+        choice = _CHOICES.setdefault((x.shape, x.dtype, x.device, self.weight.shape), {})
         if name not in choice:
             choice[name] = _milliseconds(other) < 0.95 * _milliseconds(usual)
-        self.turns = len(choice) < 2 or any(choice.values())
+        before, self.turns = self.turns, len(choice) < 2 or any(choice.values())
+        if self.turns and not before:
+            self.refresh()
         return other() if choice[name] else usual()
 
 

@@ -206,21 +206,23 @@ class Trainer:
         self.views = Views(self.images, self.method, config.batch_size, config.seed)
 
     def _warm_up(self) -> None:
-        """Compiles and captures before the clock starts; where that fails, goes on without and says so."""
-        if not (self.runtime.kernels or self.runtime.compile or self.runtime.graph):
+        """Compiles and captures before the clock starts; where that fails, goes on with less and says so."""
+        if self.runtime.is_plain:
             return
         started = time.monotonic()
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
-                self.step.warm_up(lambda: self.views.make(self.progress.epoch, 0)[:, : self.config.batch_size])
-        except Exception as error:
-            if isinstance(error, torch.cuda.OutOfMemoryError):
+        while not self.runtime.is_plain:
+            try:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
+                    self.step.warm_up(lambda: self.views.make(self.progress.epoch, 0)[:, : self.config.batch_size])
+                break
+            except torch.cuda.OutOfMemoryError:
                 raise
-            reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
-            state = self.step.state()
-            self._build_step(self.runtime.plain(f"compiling failed: {reason}"))
-            self.step.load_state(state)
+            except Exception as error:
+                reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+                state = self.step.state()
+                self._build_step(self.runtime.less(reason))
+                self.step.load_state(state)
         self.reporter.warm(self.runtime, time.monotonic() - started)
 
     def _where(self) -> dict[str, int]:

@@ -29,9 +29,11 @@ class Runtime:
     def is_plain(self) -> bool:
         return not (self.kernels or self.compile or self.graph)
 
-    def plain(self, reason: str) -> "Runtime":
-        """The same without kernels, compilation and graphs: what always works."""
-        return replace(self, kernels=False, compile=False, graph=False, reason=reason)
+    def less(self, reason: str) -> "Runtime":
+        """After a failure: torch.compile instead of kernels, then plain PyTorch, which always works."""
+        if self.kernels:
+            return replace(self, kernels=False, compile=True, reason=f"kernels failed: {reason}")
+        return replace(self, compile=False, graph=False, reason=f"compiling failed: {reason}")
 
 
 def decide(config: TrainConfig) -> Runtime:
@@ -55,8 +57,19 @@ def decide(config: TrainConfig) -> Runtime:
     if against:
         reasons.append(f"neither kernels nor torch.compile: {against}")
     compiled = graph and not against
-    kernels = compiled and config.network in NETWORKS and config.forward == "joint" and config.width % 16 == 0
+    kernels = compiled and not (without := _without_kernels(config))
+    if compiled and not kernels:
+        reasons.append(f"no kernels: {without}")
     return Runtime(device, dtype, kernels, compiled and not kernels, graph, "; ".join(reasons))
+
+
+def _without_kernels(config: TrainConfig) -> str:
+    """Why a run has to do without our kernels for its network; empty where it has not."""
+    if config.network not in NETWORKS:
+        return f"{config.network} is timm's"
+    if config.network.startswith("resnet") and config.width % 16:
+        return f"{config.width} is no multiple of 16"
+    return "" if config.forward == "joint" else "one view at a time"
 
 
 def _device(name: str) -> torch.device:

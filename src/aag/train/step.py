@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from aag.config import TrainConfig
+from aag.errors import AAGError
 from aag.kernels import rehearsal
 from aag.methods import Method
 from aag.nets import Encoder
 from aag.sgd import SGD
 from aag.train.graph import copies_for_sets
 from aag.train.runtime import Runtime
-
-STAGES = ("forward", "backward", "update")
 
 
 class Step:
@@ -32,7 +31,7 @@ class Step:
             self.fused = Fused(encoder, runtime.dtype, self.optimizer)
         self._objective = torch.compile(self._loss, dynamic=False) if runtime.compile else self._loss
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._views = self._zeros = torch.empty(0)
+        self._views = self._zeros = self._statistics = torch.empty(0)
 
     def __call__(self, views: Tensor, lr: float) -> Tensor:
         """The statistics tensor is overwritten by the next call where a graph is replayed."""
@@ -53,7 +52,10 @@ class Step:
         return tensors
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        for name, own in self.state().items():
+        state = self.state()
+        if state.keys() != tensors.keys():
+            raise AAGError("the checkpoint's weights have other names than this version's; choose another --out")
+        for name, own in state.items():
             own.copy_(tensors[name])
         if self.fused is not None:
             self.fused.refresh()
@@ -78,7 +80,7 @@ class Step:
             self.load_state(kept)
 
     def replayable(self, views: Tensor, until: str) -> Callable[[], object]:
-        """The step up to and including one of STAGES, as training runs it, to be timed again and again."""
+        """The step up to and including "forward", "backward" or "update", as training runs it, to be timed."""
         self._hold(views)
         if not self.runtime.graph:
             return lambda: self._run(self._views, until)

@@ -128,18 +128,17 @@ def keys(seen: int, image: Tensor, view: int) -> Tensor:
     image = image.contiguous()
     out = torch.empty_like(image)
     if len(image):
-        with torch.cuda.device_of(image):
-            launch(
-                fold_keys,
-                (triton.cdiv(len(image), BLOCK),),
-                image,
-                out,
-                len(image),
-                _signed(seen),
-                _signed(view),
-                BLOCK=BLOCK,
-                num_warps=2,
-            )
+        launch(
+            fold_keys,
+            (triton.cdiv(len(image), BLOCK),),
+            image,
+            out,
+            len(image),
+            _signed(seen),
+            _signed(view),
+            BLOCK=BLOCK,
+            num_warps=2,
+        )
     return out
 
 
@@ -179,20 +178,19 @@ def view_draws(key: Tensor, settings: Tensor, size: tuple[int, int], first: int)
     """float32 [B, 16], see `draw_views`, for images of (height, width) = size."""
     out = torch.empty(len(key), COLUMNS.value, device=key.device)
     if len(key):
-        with torch.cuda.device_of(key):
-            launch(
-                draw_views,
-                (triton.cdiv(len(key), VIEWS),),
-                key.contiguous(),
-                settings,
-                out,
-                len(key),
-                first,
-                *size,
-                BLOCK=BLOCK,
-                num_warps=2,
-                enable_fp_fusion=False,
-            )
+        launch(
+            draw_views,
+            (triton.cdiv(len(key), VIEWS),),
+            key.contiguous(),
+            settings,
+            out,
+            len(key),
+            first,
+            *size,
+            BLOCK=VIEWS,
+            num_warps=2,
+            enable_fp_fusion=False,
+        )
     return out
 
 
@@ -204,19 +202,18 @@ def pick(key: Tensor, chances: Tensor, places: int, choice: int, gate: int, sign
     """
     out = torch.empty(places, len(key), dtype=torch.int32, device=key.device)
     if len(key):
-        with torch.cuda.device_of(key):
-            launch(
-                pick_steps,
-                (triton.cdiv(len(key), BLOCK), places),
-                key.contiguous(),
-                chances,
-                out,
-                len(key),
-                *chances.shape,
-                choice,
-                gate,
-                sign,
-                BLOCK=BLOCK,
-                num_warps=2,
-            )
+        launch(
+            pick_steps,
+            (triton.cdiv(len(key), BLOCK), places),
+            key.contiguous(),
+            chances,
+            out,
+            len(key),
+            *chances.shape,
+            choice,
+            gate,
+            sign,
+            BLOCK=BLOCK,
+            num_warps=2,
+        )
     return out

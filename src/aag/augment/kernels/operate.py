@@ -156,17 +156,16 @@ def operate(images: Tensor, steps: Tensor, index: Tensor) -> Tensor:
     images = images.contiguous()
     out = torch.empty_like(images)
     if len(images):
-        with torch.cuda.device_of(images):
-            launch(
-                operate_each,
-                (len(images),),
-                images,
-                out,
-                steps,
-                index,
-                *images.shape[2:],
-                TILE=TILE,
-                num_warps=8,
-                enable_fp_fusion=False,
-            )
+        launch(
+            operate_each,
+            (len(images),),
+            images,
+            out,
+            steps,
+            index,
+            *images.shape[2:],
+            TILE=TILE,
+            num_warps=8,
+            enable_fp_fusion=False,
+        )
     return out
