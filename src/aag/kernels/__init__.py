@@ -56,10 +56,12 @@ def reason_against(device: torch.device) -> str:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
-    """kernel[grid](*arguments, **settings), or a note of it in a rehearsal.
+    """kernel[grid](*arguments, **settings), or a note of it in a rehearsal; nothing for an empty grid.
 
     a · b + c may be rounded once, unless `enable_fp_fusion=False`; Triton's own default depends on its version.
     """
+    if 0 in grid:
+        return
     settings.setdefault("enable_fp_fusion", True)
     if _rehearsed is None:
         with torch.cuda.device_of(next((value for value in arguments if isinstance(value, Tensor)), _NOWHERE)):
@@ -90,6 +92,11 @@ def rehearsal() -> Iterator[None]:
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(prepare, found.values()))
+
+
+def channel_block(channels: int) -> int:
+    """How many channels a program takes: a power of two that divides them all."""
+    return min(64, channels & -channels)
 
 
 def rehearsing() -> bool:

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from aag.kernels import launch
+from aag.kernels import channel_block, launch
 
 
 @triton.jit
@@ -58,9 +58,8 @@ class _MaxPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
-        y = torch.empty_like(
-            x[:, :, ::2, ::2][:, :, : x.shape[2] // 2, : x.shape[3] // 2], memory_format=torch.channels_last
-        )
+        half = x[:, :, : x.shape[2] // 2, : x.shape[3] // 2]
+        y = torch.empty_like(half, memory_format=torch.channels_last)
         which = torch.empty_like(y, dtype=torch.int8)
         grid, sizes = _sizes(x, y)
         launch(_pool, grid, x, y, which, *sizes[0], **sizes[1])
@@ -83,7 +82,7 @@ class _MaxPool(torch.autograd.Function):
 def _sizes(x: Tensor, y: Tensor):
     b, channels, h, w = x.shape
     rows = b * y.shape[2] * y.shape[3]
-    block_c = min(64, channels & -channels)
+    block_c = channel_block(channels)
     block_m = 2048 // block_c
     grid = (triton.cdiv(rows, block_m), channels // block_c)
     return grid, ((rows, channels, h, w, *y.shape[2:]), {"BLOCK_M": block_m, "BLOCK_C": block_c, "num_warps": 4})
@@ -128,7 +127,7 @@ class _MeanPool(torch.autograd.Function):
         x = x.contiguous(memory_format=torch.channels_last)
         b, c, h, w = ctx.shape = x.shape
         y = x.new_empty(b, c)
-        block = min(64, c & -c)
+        block = channel_block(c)
         launch(_mean, (b, c // block), x, y, h * w, c, BLOCK_P=16, BLOCK_C=block, num_warps=1)
         return y
 
@@ -136,7 +135,7 @@ class _MeanPool(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> Tensor:
         b, c, h, w = ctx.shape
         grad_x = grad.new_empty(b, h, w, c).permute(0, 3, 1, 2)
-        block = min(64, c & -c)
+        block = channel_block(c)
         launch(
             _mean_backward, (b, c // block), grad.contiguous(), grad_x, h * w, c, BLOCK_P=16, BLOCK_C=block, num_warps=1
         )

@@ -55,8 +55,8 @@ class AAG:
                     temperature=self.temperature,
                     keep_positive=self.keep_positive,
                 )
-                shown = LOG if rest else LOG[:-2]  # no zx, no zy
-                return total, dict(zip(shown, numbers[1:].unbind(), strict=False))
+                logged = LOG if rest else LOG[:-2]
+                return total, dict(zip(logged, numbers[1:].unbind(), strict=False))
         s = similarities(x, y, rest[0] if rest else None, temperature=self.temperature)
         parts = components_of(s, self.keep_positive)
         total = sum((part.loss.mean() for part in parts[1:]), start=parts[0].loss.mean())
@@ -65,15 +65,10 @@ class AAG:
         n = len(x)
         core, xy = parts[0], s.xy.detach() * self.temperature
         positive = xy.diagonal().mean()
-        log = {
-            "positive_similarity": positive,
-            "negative_similarity": (xy.sum() - positive * n) / (n * (n - 1)),
-            "positive_gradient": core.pull.mean(),
-            "negative_gradient": -core.pull.mean() / (4 * (n - 1)),
-        }
-        for name, part in zip(("xy", "zx", "zy"), parts, strict=False):
-            log[f"loss_{name}"] = part.loss.detach().mean()
-        return total, log
+        negative = (xy.sum() - positive * n) / (n * (n - 1))
+        pull = core.pull.mean()
+        log = [positive, negative, pull, -pull / (4 * (n - 1)), *(part.loss.detach().mean() for part in parts)]
+        return total, dict(zip(LOG, log, strict=False))  # no zx and no zy of two views
 
 
 def _together(embeddings: Sequence[Tensor] | Tensor) -> Tensor:

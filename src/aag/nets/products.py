@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from aag.kernels import launch, rehearsing
+from aag.kernels import channel_block, launch, rehearsing
 from aag.kernels.patches import WIDTH, first_convolution, first_gradient, first_step
 from aag.kernels.turn import turn
 
@@ -28,7 +28,7 @@ def shared(
 ) -> tuple[tuple[int, int], dict[str, int]]:
     """Grid and sizes of programs that share the rows, in groups of channels."""
     elements, warps, programs = shape
-    block_c = min(64, channels & -channels)  # a power of two that divides the channels
+    block_c = channel_block(channels)
     block_m = elements // block_c
     groups = channels // block_c
     most = max(1, processors * programs // groups)

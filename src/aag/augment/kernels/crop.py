@@ -148,19 +148,18 @@ def crop(images: Tensor, draws: Tensor, pad: int | None) -> Tensor:
     """uint8 images cropped to their boxes and resized to their own size; with `pad`, moved by up to so many pixels."""
     images = images.contiguous()
     out = torch.empty_like(images)
-    if len(images):
-        if pad is None:
-            launch(
-                crop_resized,
-                (len(images),),
-                images,
-                out,
-                draws,
-                *images.shape[2:],
-                TILE=TILE,
-                num_warps=8,
-                enable_fp_fusion=False,
-            )
-        else:
-            launch(crop_padded, (len(images),), images, out, draws, *images.shape[2:], pad, TILE=TILE, num_warps=8)
+    if pad is None:
+        launch(
+            crop_resized,
+            (len(images),),
+            images,
+            out,
+            draws,
+            *images.shape[2:],
+            TILE=TILE,
+            num_warps=8,
+            enable_fp_fusion=False,
+        )
+    else:
+        launch(crop_padded, (len(images),), images, out, draws, *images.shape[2:], pad, TILE=TILE, num_warps=8)
     return out

@@ -127,18 +127,17 @@ def keys(seen: int, image: Tensor, view: int) -> Tensor:
     """int64 [B] for images int64 [B], from two 32-bit words: the hash before the image, and the mixed view."""
     image = image.contiguous()
     out = torch.empty_like(image)
-    if len(image):
-        launch(
-            fold_keys,
-            (triton.cdiv(len(image), BLOCK),),
-            image,
-            out,
-            len(image),
-            _signed(seen),
-            _signed(view),
-            BLOCK=BLOCK,
-            num_warps=2,
-        )
+    launch(
+        fold_keys,
+        (triton.cdiv(len(image), BLOCK),),
+        image,
+        out,
+        len(image),
+        _signed(seen),
+        _signed(view),
+        BLOCK=BLOCK,
+        num_warps=2,
+    )
     return out
 
 
@@ -177,20 +176,19 @@ def _low_and_spread(pair: tuple[float, float]) -> tuple[float, float]:
 def view_draws(key: Tensor, settings: Tensor, size: tuple[int, int], first: int) -> Tensor:
     """float32 [B, 16], see `draw_views`, for images of (height, width) = size."""
     out = torch.empty(len(key), COLUMNS.value, device=key.device)
-    if len(key):
-        launch(
-            draw_views,
-            (triton.cdiv(len(key), VIEWS),),
-            key.contiguous(),
-            settings,
-            out,
-            len(key),
-            first,
-            *size,
-            BLOCK=VIEWS,
-            num_warps=2,
-            enable_fp_fusion=False,
-        )
+    launch(
+        draw_views,
+        (triton.cdiv(len(key), VIEWS),),
+        key.contiguous(),
+        settings,
+        out,
+        len(key),
+        first,
+        *size,
+        BLOCK=VIEWS,
+        num_warps=2,
+        enable_fp_fusion=False,
+    )
     return out
 
 
@@ -201,19 +199,18 @@ def pick(key: Tensor, chances: Tensor, places: int, choice: int, gate: int, sign
     `sign` + place. Rows are (choice, cell, sign) counted from 1; a choice has a cell for each place, or one for all.
     """
     out = torch.empty(places, len(key), dtype=torch.int32, device=key.device)
-    if len(key):
-        launch(
-            pick_steps,
-            (triton.cdiv(len(key), BLOCK), places),
-            key.contiguous(),
-            chances,
-            out,
-            len(key),
-            *chances.shape,
-            choice,
-            gate,
-            sign,
-            BLOCK=BLOCK,
-            num_warps=2,
-        )
+    launch(
+        pick_steps,
+        (triton.cdiv(len(key), BLOCK), places),
+        key.contiguous(),
+        chances,
+        out,
+        len(key),
+        *chances.shape,
+        choice,
+        gate,
+        sign,
+        BLOCK=BLOCK,
+        num_warps=2,
+    )
     return out

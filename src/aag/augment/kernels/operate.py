@@ -155,17 +155,16 @@ def operate(images: Tensor, steps: Tensor, index: Tensor) -> Tensor:
     """To each of the uint8 images its own step: `index` int32 or int64 [B] into `steps` float64 [·, 8]."""
     images = images.contiguous()
     out = torch.empty_like(images)
-    if len(images):
-        launch(
-            operate_each,
-            (len(images),),
-            images,
-            out,
-            steps,
-            index,
-            *images.shape[2:],
-            TILE=TILE,
-            num_warps=8,
-            enable_fp_fusion=False,
-        )
+    launch(
+        operate_each,
+        (len(images),),
+        images,
+        out,
+        steps,
+        index,
+        *images.shape[2:],
+        TILE=TILE,
+        num_warps=8,
+        enable_fp_fusion=False,
+    )
     return out

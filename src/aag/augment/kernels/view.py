@@ -200,9 +200,8 @@ def basic(images: Tensor, draws: Tensor, size: tuple[int, int], blur: int) -> Te
     out = images.new_empty(len(images), 3, *size)
     one = size[0] * size[1] <= TILE
     work = torch.empty(2 * out.numel() if blur or not one else 0, device=images.device)
-    if len(images):
-        launch(
-            basic_view, (len(images),), images, out, work, draws, height, width, *size, blur,
-            TWO=size[0] >= height and size[1] >= width, ONE=one, TILE=TILE, num_warps=8, enable_fp_fusion=False
-        )  # fmt: skip
+    launch(
+        basic_view, (len(images),), images, out, work, draws, height, width, *size, blur,
+        TWO=size[0] >= height and size[1] >= width, ONE=one, TILE=TILE, num_warps=8, enable_fp_fusion=False
+    )  # fmt: skip
     return out
