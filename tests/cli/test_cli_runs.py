@@ -1,0 +1,230 @@
+"""Training and evaluating from the command line."""
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from commands import QUICK, Ran, aag_, refused
+from PIL import Image
+
+import aag
+from aag.cli import main
+from aag.config import TrainConfig
+from aag.train import Run
+
+# --- training and evaluating ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trained:
+    command: tuple[object, ...]
+    ran: Ran
+    folder: Path
+
+    @property
+    def run(self) -> Run:
+        return Run.open(self.folder)
+
+
+@pytest.fixture(scope="module")
+def trained(npz, tmp_path_factory) -> Trained:
+    folder = tmp_path_factory.mktemp("runs") / "a run [old]"  # what a path may hold
+    command = ("train", "--data", npz, *QUICK, "--epochs", 2, "--batch-size", 24, "--knn-every", 1, "--out", folder)
+    return Trained(command, aag_(*command), folder)
+
+
+def test_train_tells_what_it_does_and_what_came_of_it(trained):
+    ran, run = trained.ran, trained.run
+    assert (ran.code, ran.err) == (0, "")
+    for line in (
+        "data     tiny: 96 train + 40 test images, 32×32, 4 classes",
+        "method   aag: 2 basic views + autoaugment, gnt-xent, τ 0.1",
+        "network  resnet18 (width 4), 2 epochs of 4 steps of 24 images",
+        "runs on  CPU, fp32",
+        f"run      {trained.folder}\n",
+    ):
+        assert line in ran.out
+    accuracies = [row["knn"] for row in run.metrics() if row["kind"] == "knn"]
+    untrained, _, last = accuracies
+    best = max(accuracies[1:])
+    assert f"kNN      untrained {untrained:.2f} %  →  trained {last:.2f} %  (last epoch; best {best:.2f} %)" in ran.out
+    assert re.search(r"^time     \d+ s of training at [\d,]+ views a second$", ran.out, re.MULTILINE)
+    rest = ran.out[ran.out.index("Next:") :]
+    (evaluate,) = re.findall(r"^  (aag evaluate .*)$", rest, re.MULTILINE)
+    assert shlex.split(evaluate) == ["aag", "evaluate", str(trained.folder)]  # as a shell reads it
+    assert f"aag.load('{trained.folder}')" in rest
+    assert "cifar10" not in rest  # the next steps after the sample are none after one's own data
+
+
+def test_the_command_that_is_offered_for_loading_works(trained, capsys):
+    (code,) = re.findall(r'python -c "(.*)"', trained.ran.out)
+    exec(code)
+    assert "EncoderSpec(" in capsys.readouterr().out
+
+
+def test_the_same_command_again_says_it_is_complete_and_changes_nothing(trained):
+    def content() -> dict[str, bytes]:
+        # safetensors writes its header in any order, so the encoder's weights are compared and not its bytes.
+        return {path.name: path.read_bytes() for path in trained.folder.iterdir() if path.suffix != ".safetensors"}
+
+    before, weights = content(), aag.load(trained.folder).state_dict()
+    again = aag_(*trained.command)
+    assert (again.code, again.err) == (0, "")
+    assert f"run      {trained.folder} (complete)\n" in again.out
+    assert again.out[again.out.index("\nkNN ") :] == trained.ran.out[trained.ran.out.index("\nkNN ") :]
+    assert content() == before
+    assert all(torch.equal(weights[name], value) for name, value in aag.load(trained.folder).state_dict().items())
+
+
+def test_other_settings_in_the_same_folder_are_refused(trained):
+    told = refused(*trained.command, "--temperature", 0.2)
+    assert "holds a run with other settings (temperature 0.1 there, 0.2 here); choose another --out" in told
+
+
+def test_the_folder_is_named_after_the_settings(npz, capsys):
+    words = ["train", "--data", str(npz), *QUICK, "--epochs", "1", "--batch-size", "48", "--auxiliary", "none"]
+    assert main(words) == 0
+    folder = Path("runs/tiny-resnet18-paper-seed0-width=4-epochs=1-batch-size=48-auxiliary=none")
+    assert folder.is_dir()
+    assert f"  aag evaluate {folder}\n" in capsys.readouterr().out
+
+
+def test_a_second_folder_of_the_same_name_is_told_apart(npz, tmp_path):
+    words = [*QUICK, "--epochs", 1, "--batch-size", 48, "--auxiliary", "none"]
+    assert aag_("train", "--data", npz, *words).code == 0
+    other = tmp_path / "tiny.npz"
+    other.write_bytes(npz.read_bytes())
+    told = refused("train", "--data", other, *words)
+    assert f"data {npz} there, {other} here" in told
+    assert "--out" in told
+
+
+def test_evaluate_shows_and_saves_numbers_with_their_protocols(trained, tmp_path):
+    records = tmp_path / "records"
+    ran = aag_("evaluate", trained.folder, "--linear-epochs", 3, "--device", "cpu", "--record", records)
+    assert (ran.code, ran.err) == (0, "")
+    saved = json.loads(trained.run.evaluation_file.read_text())
+    assert [row["name"] for row in saved["results"]] == ["kNN (embedding)", "kNN (features)", "linear (features)"]
+    for row in saved["results"]:
+        assert row["name"] in ran.out
+        assert f"{row['accuracy']:.2f} %" in ran.out
+        assert {"layer", "precision", "data", "train", "test", "dimensions"} <= row["protocol"].keys()
+    assert saved["results"][2]["protocol"]["epochs"] == 3
+    assert saved["data"] == str(trained.command[2])
+    assert {"torch", "python", "commit", "cpu"} <= saved.keys()
+    assert f"{trained.folder.name}, on tiny" in ran.out
+    assert f"saved in {trained.run.evaluation_file}\n" in ran.out
+    assert "not finished" not in ran.out
+
+    # The kNN that training logged last is the one that the saved encoder gives.
+    knn = [row["knn"] for row in trained.run.metrics() if row["kind"] == "knn"]
+    assert saved["results"][0]["accuracy"] == knn[-1]
+
+    (path,) = records.iterdir()
+    assert f"recorded in {path}\n" in ran.out
+    record = json.loads(path.read_text())
+    assert record["evaluation"] == saved["results"]
+    assert record["knn"]["last"] == round(knn[-1], 2)
+    assert record["knn"]["best"] == round(max(knn[1:]), 2)
+    epochs = [row for row in trained.run.metrics() if row["kind"] == "epoch"]
+    assert record["loss_by_epoch"] == [[row["epoch"], round(row["loss"], 4)] for row in epochs]
+    assert record["seconds"] == epochs[-1]["seconds"]
+    assert record["settings"] == trained.run.config().identity()
+
+
+def test_evaluate_without_the_linear_layer_and_with_another_k(trained):
+    ran = aag_("evaluate", trained.folder, "--no-linear", "--k", 5, "--temperature", 0.5)
+    assert ran.code == 0
+    assert "linear" not in ran.words.replace("--linear", "")
+    assert "k 5, temperature 0.5" in ran.words
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--k", "0"], "k must be at least 1"),
+        (["--temperature", "0"], "temperature must be above 0"),
+        (["--linear-epochs", "0"], "epochs and batch_size must be at least 1"),
+        (["--device", "gpu"], "unknown device 'gpu'"),
+        (["--precision", "fp16"], "unknown precision 'fp16'; did you mean"),
+        (["--data", "smaple"], "unknown data set 'smaple'; did you mean sample"),
+    ],
+)
+def test_mistakes_in_evaluating_are_told_in_one_line(trained, words, told):
+    assert told in refused("evaluate", trained.folder, *words)
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path):
+    assert "nowhere: no such run folder" in refused("evaluate", "nowhere")
+    assert f"{tmp_path} is not a run folder: it holds no config.json" in refused("evaluate", tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    assert f"can't read {tmp_path / 'config.json'}" in refused("evaluate", tmp_path)
+
+
+def test_a_run_that_has_saved_no_encoder_yet_is_named(tmp_path):
+    Run.create(tmp_path / "run", TrainConfig())
+    assert "run has no encoder yet" in refused("evaluate", tmp_path / "run")
+
+
+# --- images without labels --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def photos(tmp_path: Path, photographs: torch.Tensor) -> Path:
+    """A flat folder: 16 pictures of many sizes and three formats, two broken ones, and a text."""
+    folder = tmp_path / "my photos [2019]"
+    folder.mkdir()
+    for i, pixels in enumerate(photographs[:16].permute(0, 2, 3, 1).numpy()):
+        picture = Image.fromarray(pixels).resize((24 + 3 * i, 60 - 2 * i))
+        picture.save(folder / f"{i}.{('png', 'jpg', 'webp')[i % 3]}")
+    (folder / "broken.png").write_bytes(b"no picture")
+    (folder / "cut [off].jpg").write_bytes((folder / "1.jpg").read_bytes()[:200])
+    (folder / "notes.txt").write_text("not a picture")
+    return folder
+
+
+@pytest.mark.parametrize("size", [None, 16])
+def test_a_folder_of_pictures_trains(photos, size):
+    words = ["--batch-size", 8, "--epochs", 1, *QUICK] + ([] if size is None else ["--image-size", size])
+    ran = aag_("train", "--data", photos, *words)
+    assert (ran.code, ran.err) == (0, "")
+    side = size or 32
+    assert f"data     my photos [2019]: 16 train images, {side}×{side}, no labels\n" in ran.out
+    listed = re.search(r"^ +2 files skipped, listed in (.+)$", ran.out, re.MULTILINE)
+    assert listed
+    assert re.search(r"^broken\.png: \w", Path(listed[1]).read_text(), re.MULTILINE)
+    assert "no labelled test part: trained without kNN" in ran.out
+    (folder,) = Path("runs").iterdir()
+    assert folder.name.startswith("my_photos__2019_-resnet18-paper-seed0-")
+    assert ("image-size=16" in folder.name) == (size == 16)
+    assert "aag evaluate" not in ran.out  # there is nothing to evaluate with
+    encoder = aag.load(folder)
+    assert encoder.spec.image_size == side
+    assert encoder.embed(torch.zeros(2, 3, side, side)).shape == (2, 128)
+
+    told = refused("evaluate", folder)
+    assert "my photos [2019] has no labels, and evaluation needs them; give labelled data with --data" in told
+
+
+def test_a_run_without_labels_is_evaluated_on_data_that_has_them(photos, npz):
+    assert aag_("train", "--data", photos, "--batch-size", 8, "--epochs", 1, *QUICK, "--out", "run").code == 0
+    ran = aag_("evaluate", "run", "--data", npz, "--linear-epochs", 1)
+    assert (ran.code, ran.err) == (0, "")
+    results = json.loads(next(Path("run").glob("evaluation-*.json")).read_text())["results"]
+    assert {row["protocol"]["data"] for row in results} == {"tiny"}
+
+
+def test_a_folder_of_too_few_pictures_says_how_many_there_are(photos):
+    told = refused("train", "--data", photos, *QUICK)
+    assert "--batch-size 128 is larger than the set: my photos [2019] has 16 training images" in told
+
+
+def test_a_folder_without_pictures_is_told_in_one_line(tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "no readable image in" in refused("train", "--data", tmp_path / "empty")
+    (tmp_path / "empty" / "a.png").write_bytes(b"x")
+    assert "looked at 1 files, 1 of them named like an image" in refused("train", "--data", tmp_path / "empty")
