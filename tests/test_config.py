@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aag import AAGError
 from aag.cli import train_config
-from aag.config import AUXILIARIES, OPERATIONAL, RECIPES, TrainConfig, recipe_config
+from aag.config import AUXILIARIES, METHODS, OPERATIONAL, RECIPES, TrainConfig, recipe_config
 
 # --- recipes ----------------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ def test_a_recipe_is_what_its_own_command_gives(name):
     assert (program, command) == ("aag", "train")
     config = train_config(words)
     assert config.recipe == name
-    assert recipe.settings.items() <= config.to_json().items()
+    assert {field: getattr(config, field) for field in recipe.settings} == recipe.settings
     assert recipe.about
     assert recipe.expect
 
@@ -167,11 +167,13 @@ def test_the_ends_of_the_ranges_are_allowed():
 # --- the names of runs ------------------------------------------------------------------------------------------------
 
 OTHER = {  # a second value for every setting that makes another run
-    "data": "cifar100", "recipe": "paper-resnet50", "method": "other", "network": "alexnet", "width": 32, "head": "mlp",
-    "embedding": 64, "epochs": 100, "batch_size": 64, "lr": 0.06, "schedule": "step", "warmup_epochs": 10,
-    "momentum": 0.8, "weight_decay": 1e-4, "loss": "nt-xent", "temperature": 0.2, "basic": "isif",
+    "data": "cifar100", "recipe": "paper-resnet50", "method": "simclr", "network": "alexnet", "width": 32,
+    "head": "mlp", "embedding": 64, "epochs": 100, "batch_size": 64, "lr": 0.06, "schedule": "step",
+    "warmup_epochs": 10, "momentum": 0.8, "weight_decay": 1e-4, "loss": "nt-xent", "temperature": 0.2, "basic": "isif",
     "auxiliary": "none", "auxiliary_crop": "padded", "policy": "svhn", "rand_n": 3, "rand_magnitude": 5, "flip": False,
-    "forward": "per-view", "seed": 1, "precision": "fp32", "image_size": 64,
+    "forward": "per-view", "seed": 1, "precision": "fp32", "image_size": 64, "decay_at": (0.5,), "decay_by": 0.2,
+    "rounds": 2, "optimizer": "lars", "nesterov": True, "bank_momentum": 0.6, "negatives": 64, "queue": 256,
+    "key_momentum": 0.9, "symmetric": True, "norm_images": 32, "clusters": 10,
 }  # fmt: skip
 BASE = recipe_config("paper", "cifar10")
 SETTINGS = [field.name for field in fields(TrainConfig) if field.name not in OPERATIONAL]
@@ -267,8 +269,41 @@ def test_the_names_in_the_settings_are_the_real_ones():
     from aag.augment import auxiliary, basic
 
     assert set(config.METHODS) == set(methods.METHODS)
-    assert set(config.LOSSES) == set(losses.LOSSES)
+    assert set(config.LOSSES) == set(methods.METHODS["isif"].losses)  # type: ignore[attr-defined]
+    assert set(config.LOSSES_OF["aag"]) == set(losses.LOSSES)
     assert set(config.BASICS) == set(basic.PRESETS)
     assert set(config.CROPS) == set(auxiliary.CROPS)
     assert set(config.POLICY_NAMES) == {"auto", *augment.POLICIES}
     assert set(config.HEADS) == set(nets.spec.HEADS)
+
+
+# --- the rivals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_has_its_own_recipe_and_a_small_one(method):
+    own = train_config(["--data", "cifar10", "--method", method])
+    assert own.recipe == ("paper" if method == "aag" else method)
+    assert own.method == method
+    small = train_config(["--method", method])
+    assert small.recipe == "demo"
+    assert small.width < own.width
+    assert small.run_name() not in {train_config(["--method", name]).run_name() for name in METHODS if name != method}
+    assert TrainConfig.from_json(own.to_json()) == own
+    assert TrainConfig.from_json(own.identity()).identity() == own.identity()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "instance", "loss": "nt-xent"}, "--method instance has no --loss nt-xent; use own"),
+        ({"method": "moco", "loss": "dcl"}, "--method moco has no --loss dcl; use gnt-xent or nt-xent"),
+        ({"epochs": 10, "rounds": 3}, "--epochs 10 cannot be divided into 3 --rounds"),
+        ({"norm_images": 48}, "--batch-size 128 is no multiple of --norm-images 48"),
+        ({"norm_images": 1}, "leaves batch norm nothing to compare"),
+        ({"decay_at": (0.5, 1.5)}, "--decay-at takes shares of the epochs"),
+        ({"key_momentum": 1.0}, "--key-momentum must be below 1"),
+    ],
+)
+def test_what_does_not_go_together_is_told(changes, words):
+    assert words in refused(**changes)

@@ -1,4 +1,4 @@
-"""GNT-Xent and NT-Xent against a loop over Algorithm 1 in float64."""
+"""Each loss against a loop over its formula in float64: Algorithm 1, and those of the rivals."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aag import AAGError
-from aag.losses import components, gnt_xent, nt_xent
+from aag.losses import components, dcl, dclw, gnt_xent, isif, isif_of, mean_cosines, nt_xent, queue_xent, simclr
 
 
 def algorithm_1(x, y, z, tau, keep_positive):
@@ -126,3 +126,170 @@ def test_bad_input_is_named():
         gnt_xent(torch.ones(3, 4), torch.ones(2, 4))
     with pytest.raises(AAGError, match="positive"):
         gnt_xent(torch.ones(3, 4), torch.ones(3, 4), temperature=0)
+
+
+# --- the rivals' ------------------------------------------------------------------------------------------------------
+
+
+def cosine(v, w):
+    return torch.dot(v, w) / (v.norm() * w.norm())
+
+
+def anchor_by_anchor(x, y, tau, keep_positive, sigma=None):
+    """SimCLR's NT-Xent, DCL (without the positive) and DCLW (with sigma), one log at a time, to be differentiated."""
+    n, views = len(x), [*x, *y]
+    with torch.no_grad():
+        concentrations = [torch.exp(cosine(x[i], y[i]) / sigma) if sigma else 1.0 for i in range(n)]
+        weights = [2 - c / (sum(concentrations) / n) for c in concentrations]
+    total = 0.0
+    for a in range(2 * n):
+        partner = (a + n) % (2 * n)
+        positive = cosine(views[a], views[partner]) / tau
+        denominator = sum(torch.exp(cosine(views[a], views[b]) / tau) for b in range(2 * n) if b not in (a, partner))
+        if keep_positive:
+            denominator = denominator + positive.exp()
+        total = total + denominator.log() - weights[a % n] * positive
+    return total / (2 * n)
+
+
+def recognition(x, y, tau):
+    """ISIF: −(1/2n) [Σ log P(i|i') + Σ Σ log(1 − P(i|j))], one probability at a time, to be differentiated."""
+    n, views = len(x), [*x, *y]
+    constants = [v.detach() for v in views]
+    total = 0.0
+    for a in range(2 * n):
+        weight = {b: torch.exp(cosine(views[a], constants[b]) / tau) for b in range(2 * n) if b != a}
+        for b, e in weight.items():
+            p = e / sum(weight.values())
+            total = total + (p.log() if b == (a + n) % (2 * n) else (1 - p).log())
+    return -total / (2 * n)
+
+
+def among_keys(query, key, queue, tau, keep_positive):
+    """InfoNCE, one query at a time, to be differentiated."""
+    total = 0.0
+    for q, k in zip(query, key, strict=True):
+        positive = cosine(q, k) / tau
+        denominator = sum(torch.exp(cosine(q, other) / tau) for other in queue)
+        total = total + torch.log(denominator + keep_positive * positive.exp()) - positive
+    return total / len(query)
+
+
+TWO_VIEWS = {
+    simclr: lambda x, y, tau: anchor_by_anchor(x, y, tau, True),
+    dcl: lambda x, y, tau: anchor_by_anchor(x, y, tau, False),
+    dclw: lambda x, y, tau: anchor_by_anchor(x, y, tau, False, sigma=0.5),
+    isif: recognition,
+}
+
+
+def assert_same_with_gradients(found, expected, inputs):
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    for ours, theirs in zip(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("loss", TWO_VIEWS)
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000), n=st.integers(2, 5), d=st.integers(2, 6), tau=st.floats(0.1, 2.0))
+def test_losses_of_two_views_equal_their_loops_and_so_do_the_gradients(loss, seed, n, d, tau):
+    x, y = (v.requires_grad_() for v in embeddings(seed, n, d, 2))
+    assert_same_with_gradients(loss(x, y, temperature=tau), TWO_VIEWS[loss](x, y, tau), [x, y])
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), n=st.integers(1, 5), k=st.integers(1, 7), tau=st.floats(0.1, 2.0), keep=st.booleans()
+)
+def test_a_queue_s_loss_equals_its_loop_and_so_do_the_gradients(seed, n, k, tau, keep):
+    query, key, queue = (v[:rows].requires_grad_() for v, rows in zip(embeddings(seed, 7, 4), (n, n, k), strict=True))
+    found = queue_xent(query, key, queue, temperature=tau, keep_positive=keep)
+    assert_same_with_gradients(found, among_keys(query, key, queue, tau, keep), [query, key, queue])
+
+
+@pytest.mark.parametrize("loss", [simclr, dcl])
+def test_gradients_of_anchors_by_finite_differences(loss):
+    assert torch.autograd.gradcheck(loss, [v.requires_grad_() for v in embeddings(3, 4, 3, 2)])
+
+
+def test_with_equal_denominators_gnt_xent_is_dcl_and_the_log_of_2():
+    """decisions.md. Both views of an image alike: x's negatives are y's, and GNT-Xent sums over both."""
+    x, _ = embeddings(2, 6, 5, 2)
+    torch.testing.assert_close(gnt_xent(x, x), dcl(x, x) + math.log(2))
+    same = torch.ones(8, 4, dtype=torch.float64)
+    torch.testing.assert_close(gnt_xent(same, same), dcl(same, same) + math.log(2))
+
+
+@pytest.mark.parametrize("n", [2, 16, 128])
+def test_values_when_the_rivals_embeddings_are_all_equal(n):
+    x = torch.ones(n, 8)
+    assert simclr(x, x).item() == pytest.approx(math.log(2 * n - 1), rel=1e-5)
+    assert dcl(x, x).item() == pytest.approx(math.log(2 * n - 2), rel=1e-5)
+    assert dclw(x, x).item() == pytest.approx(math.log(2 * n - 2), rel=1e-5)  # all weights are 1
+    refusals = -(2 * n - 2) * math.log1p(-1 / (2 * n - 1))
+    assert isif(x, x).item() == pytest.approx(math.log(2 * n - 1) + refusals, rel=1e-5)
+    assert queue_xent(x, x, x).item() == pytest.approx(math.log(n + 1), rel=1e-5)
+    assert queue_xent(x, x, x, keep_positive=False).item() == pytest.approx(math.log(n), rel=1e-5)
+
+
+def test_dclw_weighs_the_distant_pair_more_and_not_by_a_gradient_of_its_own():
+    x = torch.eye(4, dtype=torch.float64)[:2]
+    y = torch.stack([x[0], torch.tensor([0, 0.6, 0.8, 0], dtype=torch.float64)])  # cosines 1 and 0.6
+    close, apart = math.exp(1 / 0.5), math.exp(0.6 / 0.5)
+    weights = torch.tensor([2 - 2 * close / (close + apart), 2 - 2 * apart / (close + apart)], dtype=torch.float64)
+    assert weights[1] > 1 > weights[0]
+    cosines = torch.tensor([1.0, 0.6], dtype=torch.float64)
+    torch.testing.assert_close(dclw(x, y), dcl(x, y) + ((1 - weights) * cosines / 0.1).mean())
+
+
+def test_isif_is_finite_where_another_image_is_recognised_for_certain():
+    """Two images swapped: P(b|a) of the wrong one is 1 − 10⁻¹⁷, and 1 − P has no digits in float32."""
+    x = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], requires_grad=True)
+    y = -x.detach()
+    found = isif(x, y, temperature=0.05)
+    exact = isif(x.detach().double(), y.double(), temperature=0.05)
+    assert found.item() == pytest.approx(exact.item(), rel=1e-5)
+    found.backward()
+    assert torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize("loss", TWO_VIEWS)
+def test_the_rivals_losses_take_half_precision_and_any_scale(loss):
+    x, y = (v.float() for v in embeddings(6, 8, 16, 2))
+    torch.testing.assert_close(loss(x, y), loss(5 * x, 0.1 * y))
+    low = loss(x.bfloat16(), y.bfloat16())
+    assert low.dtype == torch.float32
+    assert torch.isfinite(low)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside, queue = loss(x, y), queue_xent(x, y, x)
+    assert torch.equal(inside, loss(x, y))
+    assert torch.equal(queue, queue_xent(x, y, x))
+    torch.testing.assert_close(queue, queue_xent(3 * x, 2 * y, 7 * x))
+
+
+def test_mean_cosines_are_means_of_all_pairs():
+    x, y = embeddings(9, 5, 3, 2)
+    cosines = torch.tensor([[cosine(v, w) for w in y] for v in x])
+    positive, negative = mean_cosines(x, y)
+    assert positive.item() == pytest.approx(cosines.diagonal().mean().item(), rel=1e-6)
+    assert negative.item() == pytest.approx(cosines[~torch.eye(5, dtype=torch.bool)].mean().item(), rel=1e-5)
+
+
+def test_bad_input_of_the_rivals_losses_is_named():
+    for loss in TWO_VIEWS:
+        with pytest.raises(AAGError, match="at least two"):
+            loss(torch.ones(1, 4), torch.ones(1, 4))
+        with pytest.raises(AAGError, match="temperature"):
+            loss(torch.ones(3, 4), torch.ones(3, 4), temperature=-1)
+    for shapes in ([3, 4], [2, 4], [9, 4]), ([3, 4], [3, 4], [9, 5]), ([3, 4], [3, 4], [0, 4]), ([4], [4], [9, 4]):
+        with pytest.raises(AAGError, match="a query and a key"):
+            queue_xent(*(torch.ones(shape) for shape in shapes))
+    with pytest.raises(AAGError, match="temperature"):
+        queue_xent(torch.ones(3, 4), torch.ones(3, 4), torch.ones(9, 4), temperature=0)
+
+
+def test_isif_at_its_edges():
+    alone = torch.zeros(2, 2, dtype=torch.float64)  # one image: its other view is all there is
+    assert isif_of(alone).item() == 0
+    same = torch.ones(6, 6, dtype=torch.float64) / 0.1
+    assert isif_of(same).item() == pytest.approx(math.log(5) - 4 * math.log(4 / 5))

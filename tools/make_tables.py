@@ -45,7 +45,7 @@ def results_table() -> str:
 
 def _changes(settings: dict) -> str:
     """What differs from the recipe, as options."""
-    base = recipe_config(settings["recipe"], settings["data"]).identity()
+    base = recipe_config(settings["recipe"], settings["data"], settings["method"]).identity()
     told = ("data", "network", "epochs", "seed")
     changed = {name: value for name, value in settings.items() if name not in told and value != base.get(name)}
     return "".join(f", `--{name.replace('_', '-')} {value}`" for name, value in changed.items())

@@ -165,7 +165,7 @@ def _train(arguments: list[str]) -> int:
 
 def train_config(arguments: list[str]) -> TrainConfig:
     """The recipe gives the defaults, and the options change them: so the recipe is read first."""
-    chosen = {"recipe": "auto", "data": TrainConfig.data}
+    chosen = {"recipe": "auto", "data": TrainConfig.data, "method": TrainConfig.method}
     for place, word in enumerate(arguments):
         name, equals, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and name in chosen:

@@ -11,15 +11,22 @@ from typing import Any
 
 from aag.errors import AAGError, unknown
 
-METHODS = ("aag",)
-LOSSES = ("gnt-xent", "nt-xent")
-SCHEDULES = ("cosine", "step")
-BASICS = ("paper", "isif", "simclr")
+METHODS = ("aag", "instance", "isif", "simclr", "moco", "and", "super-and", "deepcluster", "amdim")
+LOSSES = ("gnt-xent", "nt-xent", "dcl", "dclw", "own")
+LOSSES_OF = {  # for each method; the others have their own alone
+    "aag": ("gnt-xent", "nt-xent"),
+    "isif": LOSSES,
+    "simclr": ("gnt-xent", "nt-xent", "dcl", "dclw"),
+    "moco": ("gnt-xent", "nt-xent"),
+}
+OPTIMIZERS = ("sgd", "lars", "adam")
+SCHEDULES = ("cosine", "step", "constant")
+BASICS = ("paper", "isif", "simclr", "crop", "amdim")
 AUXILIARIES = ("autoaugment", "randaugment", "basic", "none")
 CROPS = ("resized", "padded", "none")
 POLICY_NAMES = ("auto", "cifar10", "svhn", "imagenet")
 FORWARDS = ("joint", "per-view")
-HEADS = ("auto", "linear", "mlp")
+HEADS = ("auto", "linear", "mlp", "none")
 PRECISIONS = ("auto", "bf16", "fp32")
 COMPILES = ("auto", "on", "off")
 
@@ -31,19 +38,21 @@ class TrainConfig:
     data: str = "sample"
     """A known set (sample, cifar10, cifar100, svhn), a folder of images, or an .npz file."""
     recipe: str = "auto"
-    """Named settings that the other options change: paper, paper-resnet50, demo. auto: demo for the bundled
-    sample, paper for all else."""
+    """Named settings that the other options change (aag recipes lists them). auto: demo for the bundled sample, else
+    paper, or the method's own."""
     out: Path | None = None
     """The run folder. Default: runs/ and a name made from the settings."""
 
     method: str = "aag"
-    """The method to train: aag."""
+    """aag, instance, isif, simclr, moco, and, super-and, deepcluster or amdim."""
     network: str = "resnet18"
-    """resnet18, resnet50, alexnet, alexnet-ip, or any timm model by name."""
+    """resnet18, resnet50, alexnet, alexnet-ip, amdim, or any timm model by name; with +sobel behind it (resnet18+sobel)
+    a second branch of the same kind sees the edges."""
     width: int = 64
     """Channels of the ResNet's first stage; 64 is the real one, less is faster."""
     head: str = "auto"
-    """From features to embedding: linear, mlp, or auto (mlp for resnet50, else linear)."""
+    """From features to embedding: linear, mlp, none (the embedding is the features), or auto (mlp for resnet50, else
+    linear)."""
     embedding: int = 128
     """Size of the embedding."""
 
@@ -54,16 +63,27 @@ class TrainConfig:
     lr: float = 0.03
     """Learning rate for a batch of 128; used times batch size / 128."""
     schedule: str = "cosine"
-    """cosine: to zero over the run; step: a tenth after 60 % and again after 80 % of the epochs."""
+    """cosine: to zero over the run; step: by steps, see --decay-at; or constant."""
+    decay_at: tuple[float, ...] = (0.6, 0.8)
+    """Shares of the epochs after which the learning rate drops (step)."""
+    decay_by: float = 0.1
+    """What it is multiplied by then."""
+    rounds: int = 1
+    """Rounds that the epochs are divided into; the learning rate starts anew in each (and, super-and)."""
     warmup_epochs: int | None = None
     """Epochs of linear warm-up. None: 10 (at most half of the run) above a batch of 256, else none."""
+    optimizer: str = "sgd"
+    """sgd, lars or adam."""
     momentum: float = 0.9
-    """Of SGD."""
+    """Of SGD and LARS; Adam's β₁."""
+    nesterov: bool = False
+    """Nesterov's momentum, of SGD."""
     weight_decay: float = 5e-4
-    """On all parameters."""
+    """On all parameters; LARS leaves out biases and batch norms."""
 
     loss: str = "gnt-xent"
-    """gnt-xent, or nt-xent (the positive kept in every denominator)."""
+    """gnt-xent, nt-xent (the positive kept in every denominator), dcl, dclw, or own: the method's, where that is none
+    of these."""
     temperature: float = 0.1
     """τ: cosine similarities are divided by it."""
 
@@ -83,6 +103,21 @@ class TrainConfig:
     """Mirror images left to right at random. Digits are better off without."""
     forward: str = "joint"
     """joint: all views through the network in one pass, batch norm sees them together; per-view: one pass each."""
+
+    bank_momentum: float = 0.5
+    """Share of the old embedding that a memory bank keeps (instance, and, super-and)."""
+    negatives: int = 0
+    """Noise samples of the NCE loss (instance). 0: the softmax over all images."""
+    queue: int = 4096
+    """Keys to contrast with (moco)."""
+    key_momentum: float = 0.99
+    """Share of the old weights that the key encoder keeps (moco)."""
+    symmetric: bool = False
+    """Each view is a query once and a key once (moco)."""
+    norm_images: int = 0
+    """Images that batch norm sees together, as if that many were on each GPU; moco shuffles keys among them. 0: all."""
+    clusters: int = 1000
+    """Of k-means (deepcluster)."""
 
     seed: int = 0
     """Of the weights, the order of the images and every augmentation."""
@@ -106,18 +141,21 @@ class TrainConfig:
         """Itself, or an AAGError that says what is wrong."""
         names = {
             "recipe": RECIPES, "method": METHODS, "loss": LOSSES, "schedule": SCHEDULES, "basic": BASICS,
-            "auxiliary": AUXILIARIES, "auxiliary_crop": CROPS, "policy": POLICY_NAMES, "forward": FORWARDS,
-            "head": HEADS, "precision": PRECISIONS, "compile": COMPILES,
+            "optimizer": OPTIMIZERS, "auxiliary": AUXILIARIES, "auxiliary_crop": CROPS, "policy": POLICY_NAMES,
+            "forward": FORWARDS, "head": HEADS, "precision": PRECISIONS, "compile": COMPILES,
         }  # fmt: skip
         for field, known in names.items():
             if getattr(self, field) not in known:
                 raise unknown(field.replace("_", " "), getattr(self, field), known)
+        if self.loss not in (losses := LOSSES_OF.get(self.method, ("own",))):
+            raise AAGError(f"--method {self.method} has no --loss {self.loss}; use {' or '.join(losses)}")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise AAGError(f"unknown device {self.device!r}; use auto, cpu, cuda or cuda:N")
         least = {
             "epochs": 1, "batch_size": 2, "embedding": 1, "width": 1, "image_size": 8, "knn_every": 0,
             "warmup_epochs": 0, "rand_n": 1, "rand_magnitude": 0, "checkpoint_minutes": 0, "lr": 0,
-            "weight_decay": 0, "momentum": 0,
+            "weight_decay": 0, "momentum": 0, "rounds": 1, "decay_by": 0, "bank_momentum": 0, "negatives": 0,
+            "queue": 1, "key_momentum": 0, "norm_images": 0, "clusters": 2,
         }  # fmt: skip
         for field, low in least.items():
             value = getattr(self, field)
@@ -125,24 +163,35 @@ class TrainConfig:
                 raise AAGError(f"--{field.replace('_', '-')} must be at least {low}, not {value}")
         if not 0 < self.temperature < float("inf"):
             raise AAGError(f"--temperature must be positive, not {self.temperature}")
-        if self.momentum >= 1:
-            raise AAGError(f"--momentum must be below 1, not {self.momentum}")
+        for field in ("momentum", "bank_momentum", "key_momentum"):
+            if getattr(self, field) >= 1:
+                raise AAGError(f"--{field.replace('_', '-')} must be below 1, not {getattr(self, field)}")
+        if any(not 0 < share <= 1 for share in self.decay_at):
+            raise AAGError(f"--decay-at takes shares of the epochs, above 0 and at most 1, not {self.decay_at}")
+        if self.epochs % self.rounds:
+            raise AAGError(f"--epochs {self.epochs} cannot be divided into {self.rounds} --rounds")
+        if self.norm_images and self.batch_size % self.norm_images:
+            raise AAGError(f"--batch-size {self.batch_size} is no multiple of --norm-images {self.norm_images}")
+        if self.norm_images == 1:
+            raise AAGError("--norm-images 1 leaves batch norm nothing to compare; 0 stands for the whole batch")
         for field, high in {"rand_magnitude": 30, "rand_n": 16}.items():
             if getattr(self, field) > high:
                 raise AAGError(f"--{field.replace('_', '-')} must be at most {high}, not {getattr(self, field)}")
-        if self.warmup_epochs is not None and self.warmup_epochs >= self.epochs:
-            raise AAGError(f"--warmup-epochs {self.warmup_epochs} leaves none of {self.epochs} epochs to train")
+        if self.warmup_epochs is not None and self.warmup_epochs >= self.epochs // self.rounds:
+            raise AAGError(
+                f"--warmup-epochs {self.warmup_epochs} leaves none of {self.epochs // self.rounds} epochs to train"
+            )
         if not 0 <= self.seed < 2**63:
             raise AAGError(f"--seed must lie in 0 … 2^63 − 1, not {self.seed}")
         return self
 
     def identity(self) -> dict[str, Any]:
         """The settings that make two runs the same run: not where it runs nor how it is watched."""
-        resolved = replace(self, recipe=recipe_config(self.recipe, self.data).recipe)
+        resolved = replace(self, recipe=recipe_config(self.recipe, self.data, self.method).recipe)
         return {name: value for name, value in resolved.to_json().items() if name not in OPERATIONAL}
 
     def to_json(self) -> dict[str, Any]:
-        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+        return {name: _plain(value) for name, value in asdict(self).items()}
 
     @staticmethod
     def from_json(settings: dict[str, Any]) -> "TrainConfig":
@@ -150,21 +199,32 @@ class TrainConfig:
         values = {name: value for name, value in settings.items() if name in known}
         for name in ("out", "data_root"):
             values[name] = None if values.get(name) is None else Path(values[name])
+        if "decay_at" in values:
+            values["decay_at"] = tuple(values["decay_at"])
         return TrainConfig(**values)
 
     def run_name(self) -> str:
         """Data, network, recipe, seed, and each setting that differs from the recipe's."""
-        base = recipe_config(self.recipe, self.data)
+        base = recipe_config(self.recipe, self.data, self.method)
+        settings = base.to_json()
+        recipe = base.recipe if self.method in ("aag", base.recipe) else f"{base.recipe}-{self.method}"
         data = Path(self.data).name.removesuffix(".npz") or "images"
-        name = [data, self.network.replace("/", "-"), base.recipe, f"seed{self.seed}"]
+        name = [data, self.network.replace("/", "-"), recipe, f"seed{self.seed}"]
         for field, value in self.identity().items():
-            if field not in ("data", "network", "recipe", "seed") and value != getattr(base, field):
+            if field not in ("data", "network", "recipe", "method", "seed") and value != settings[field]:
                 name.append(f"{field.replace('_', '-')}={value}")
         whole = re.sub(r"[^\w.=+-]", "_", "-".join(name))
         if len(whole.encode()) <= 200:
             return whole
         # A file system takes 255 bytes, and files are named after runs: the rest is told apart by a hash.
         return whole.encode()[:190].decode(errors="ignore") + "-" + hashlib.sha256(whole.encode()).hexdigest()[:8]
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 OPERATIONAL = frozenset({"out", "device", "compile", "data_root", "knn_every", "checkpoint_minutes"})
@@ -194,6 +254,114 @@ RECIPES: dict[str, Recipe | None] = {
         expect="CIFAR-10: linear 94.5 in the paper; not run here yet",
         settings={"network": "resnet50", "batch_size": 64, "epochs": 1000},
     ),
+    "instance": Recipe(
+        about="Instance discrimination: one view against a memory bank of all images, full softmax",
+        command="aag train --data cifar10 --method instance",
+        expect="CIFAR-10, ResNet-18: kNN 80.8 in the paper; not run here yet",
+        settings={"method": "instance", "loss": "own", "basic": "isif", "flip": False, "schedule": "step"},
+    ),
+    "isif": Recipe(
+        about="ISIF: an image is told from the others of its batch by its other view",
+        command="aag train --data cifar10 --method isif",
+        expect="CIFAR-10, ResNet-18: kNN 83.6 in the paper; not run here yet",
+        settings={"method": "isif", "loss": "own", "basic": "isif", "schedule": "step"},
+    ),
+    "simclr": Recipe(
+        about="SimCLR with its authors' CIFAR settings: NT-Xent at τ 0.5, MLP head, batch 512, LARS",
+        command="aag train --data cifar10 --method simclr",
+        expect="CIFAR-10, ResNet-18, 200 epochs: kNN 82.3 in the paper; not run here yet",
+        settings={
+            "method": "simclr",
+            "loss": "nt-xent",
+            "basic": "simclr",
+            "temperature": 0.5,
+            "head": "mlp",
+            "batch_size": 512,
+            "optimizer": "lars",
+            "lr": 0.5,
+            "weight_decay": 1e-4,
+        },
+    ),
+    "moco": Recipe(
+        about="MoCo with its authors' CIFAR settings: a queue of 4096 keys from a momentum encoder, batch 512",
+        command="aag train --data cifar10 --method moco",
+        expect="CIFAR-10, ResNet-18, 200 epochs: kNN 82.6 by its authors; not run here yet",
+        settings={
+            "method": "moco",
+            "loss": "nt-xent",
+            "basic": "simclr",
+            "batch_size": 512,
+            "lr": 0.015,
+            "warmup_epochs": 0,
+            "norm_images": 64,
+        },
+    ),
+    "and": Recipe(
+        about="AND: Instance in five rounds; each adds a quarter of the images with their nearest neighbours",
+        command="aag train --data cifar10 --method and",
+        expect="CIFAR-10, ResNet-18, 1000 epochs: kNN 86.3 in the paper; not run here yet",
+        settings={
+            "method": "and",
+            "loss": "own",
+            "basic": "isif",
+            "flip": False,
+            "schedule": "step",
+            "nesterov": True,
+            "rounds": 5,
+            "epochs": 1000,
+        },
+    ),
+    "super-and": Recipe(
+        about="Super-AND: AND with the loss of ISIF, an entropy term and a branch that sees edges",
+        command="aag train --data cifar10 --method super-and",
+        expect="CIFAR-10, ResNet-18 twice, 1000 epochs: kNN 89.2 in the paper; not run here yet",
+        settings={
+            "method": "super-and",
+            "loss": "own",
+            "network": "resnet18+sobel",
+            "basic": "isif",
+            "schedule": "step",
+            "nesterov": True,
+            "rounds": 5,
+            "epochs": 1000,
+        },
+    ),
+    "deepcluster": Recipe(
+        about="DeepCluster: k-means of the features every epoch, then the clusters as classes",
+        command="aag train --data cifar10 --method deepcluster",
+        expect="CIFAR-10, ResNet-18: kNN 67.6 in the paper; not run here yet",
+        settings={
+            "method": "deepcluster",
+            "loss": "own",
+            "basic": "crop",
+            "head": "none",
+            "schedule": "constant",
+            "lr": 0.05,
+            "weight_decay": 1e-5,
+        },
+    ),
+    "amdim": Recipe(
+        about="AMDIM: mutual information between feature maps of two views at several scales, an encoder of its own",
+        command="aag train --data cifar10 --method amdim",
+        expect="CIFAR-10: linear 91.2 in the paper, for a far larger network; not run here yet",
+        settings={
+            "method": "amdim",
+            "loss": "own",
+            "network": "amdim",
+            "basic": "amdim",
+            "head": "none",
+            "epochs": 300,
+            "batch_size": 200,
+            "optimizer": "adam",
+            "lr": 2e-4 * 128 / 200,
+            "momentum": 0.8,
+            "weight_decay": 0.0,
+            "schedule": "step",
+            "decay_at": (250 / 300, 280 / 300),
+            "decay_by": 0.2,
+            "warmup_epochs": 0,
+        },
+    ),
     "demo": Recipe(
         about="a narrow ResNet-18 on the bundled sample, for a CPU",
         command="aag train --data sample --recipe demo",
@@ -203,12 +371,32 @@ RECIPES: dict[str, Recipe | None] = {
 }
 
 
-def recipe_config(recipe: str, data: str) -> TrainConfig:
-    """The recipe's settings; `auto` stands for demo on the bundled sample and for paper elsewhere."""
+def recipe_config(recipe: str, data: str, method: str = "aag") -> TrainConfig:
+    """The recipe's settings. auto: demo on the bundled sample; elsewhere paper, or a rival's own.
+
+    demo is small for every method, and otherwise what its own recipe says.
+    """
     if recipe not in RECIPES:
         raise unknown("recipe", recipe, RECIPES)
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
     if recipe == "auto":
-        recipe = "demo" if data == "sample" else "paper"
+        recipe = "demo" if data == "sample" else ("paper" if method == "aag" else method)
     chosen = RECIPES[recipe]
     assert chosen is not None
-    return replace(TrainConfig(data=data, recipe=recipe), **chosen.settings)
+    settings = {"method": method, **chosen.settings}
+    if recipe == "demo" and method != "aag":
+        own = RECIPES[method]
+        assert own is not None
+        settings = {**own.settings, **settings, **SMALL.get(method, {})}
+    return replace(TrainConfig(data=data, recipe=recipe), **settings)
+
+
+# What a method needs besides, to learn something from 3,000 images in two minutes.
+SMALL: dict[str, dict[str, Any]] = {
+    "and": {"rounds": 3},
+    "super-and": {"rounds": 3},
+    "moco": {"queue": 512, "norm_images": 0},
+    "simclr": {"optimizer": "sgd"},
+    "deepcluster": {"clusters": 100},
+}

@@ -5,6 +5,8 @@ x, y are the embeddings of the two basic (core) views of n images and z those of
 
 GNT-Xent (Algorithm 1) is NT-Xent without the positive in the denominator: its pull on a positive pair never
 fades. It falls below zero as training goes on, and that is no error: nothing bounds it at zero.
+
+The rivals' losses are below it: of two views (`simclr`, `dcl`, `dclw`, `isif`) and against a queue (`queue_xent`).
 """
 
 from typing import NamedTuple
@@ -68,6 +70,84 @@ def similarities(x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: 
         return Similarities(xy, xx, yy, z @ x.T, z @ y.T)
 
 
+# --- the rivals': each of the 2n views is an anchor once --------------------------------------------------------------
+
+
+def simclr(x: Tensor, y: Tensor, *, temperature: float = 0.1) -> Tensor:
+    """NT-Xent as SimCLR has it: one log for each of 2n anchors, against the 2n − 2 views of other images.
+
+    Not `nt_xent`, which takes one log an image over the negatives of both its views.
+    """
+    return _log_ratio(*_anchors(x, y, temperature), keep_positive=True).loss.mean()
+
+
+def dcl(x: Tensor, y: Tensor, *, temperature: float = 0.1) -> Tensor:
+    """The same without the positive in the denominator. Yeh et al., "Decoupled Contrastive Learning" (2021)."""
+    return _log_ratio(*_anchors(x, y, temperature), keep_positive=False).loss.mean()
+
+
+def dclw(x: Tensor, y: Tensor, *, temperature: float = 0.1, sigma: float = 0.5) -> Tensor:
+    """DCL with positives weighted by 2 − n · softmax(cos⁺ / σ) over the batch: those still far apart pull harder.
+
+    The weights have mean 1 and are constants to the gradient.
+    """
+    positive, negatives = _anchors(x, y, temperature)
+    own = positive.detach()[: len(x)] * temperature / sigma  # [n]; the second half repeats it
+    weight = (2 - len(x) * own.softmax(dim=0)).repeat(2)
+    return (negatives.logsumexp(dim=1) - weight * positive).mean()
+
+
+def isif(x: Tensor, y: Tensor, *, temperature: float = 0.1) -> Tensor:
+    """ISIF: a view is to be recognised as its image's other view, and as none of the rest. Ye et al. (2019).
+
+    View a of all 2n is taken for view b ≠ a with P(b|a) = e^s_ab / Σ_{c≠a} e^s_ac; with a' for its other view,
+    L = −(1/2n) Σ_a [log P(a'|a) + Σ_{b≠a,a'} log(1 − P(b|a))]. s_ab's second operand is a constant to the gradient.
+    """
+    check(x, y, None, temperature)
+    with torch.autocast(x.device.type, enabled=False):
+        v = torch.cat([_scaled(x, temperature), _scaled(y, temperature)])
+        return isif_of(v @ v.detach().T)
+
+
+def isif_of(s: Tensor) -> Tensor:
+    """ISIF from similarities already at hand, [2n, 2n]: of all images' one view, then of their other."""
+    n = len(s) // 2
+    same = torch.eye(2 * n, dtype=torch.bool, device=s.device)
+    log_p = s.masked_fill(same, -torch.inf).log_softmax(dim=1)
+    refused = _log_complement(log_p).masked_fill(same.roll(n, dims=1), 0).sum(dim=1)  # b = a adds log(1 − 0)
+    return -(torch.cat([log_p.diagonal(n), log_p.diagonal(-n)]) + refused).mean()
+
+
+def queue_xent(
+    query: Tensor, key: Tensor, queue: Tensor, *, temperature: float = 0.1, keep_positive: bool = True
+) -> Tensor:
+    """MoCo's InfoNCE: row i of query [n, d] is to find row i of key [n, d] among the keys of queue [K, d].
+
+    `keep_positive=False` leaves the positive out of the denominator: GNT-Xent's step, with the queue for a batch.
+    """
+    shapes = [tuple(v.shape) for v in (query, key, queue)]
+    if shapes[0] != shapes[1] or any(
+        v.ndim != 2 or 0 in v.shape or v.shape[1] != key.shape[-1] for v in (query, queue)
+    ):
+        raise AAGError(f"InfoNCE takes a query and a key [n, d] and a queue [K, d], not {', '.join(map(str, shapes))}")
+    _check_temperature(temperature)
+    with torch.autocast(query.device.type, enabled=False):
+        query, key, queue = (_scaled(v, temperature) for v in (query, key, queue))
+        positive, negatives = (query * key).sum(dim=1), query @ queue.T  # [n], [n, K]
+    return _log_ratio(positive, negatives, keep_positive).loss.mean()
+
+
+@torch.no_grad()
+def mean_cosines(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Of positive pairs (x_i, y_i) and of negative pairs (x_i, y_j), i ≠ j, without the [n, n] of them."""
+    x, y, n = unit(x), unit(y), len(x)
+    positive = (x * y).sum()
+    return positive / n, (x.sum(dim=0) @ y.sum(dim=0) - positive) / (n * (n - 1))
+
+
+# --- what they are made of --------------------------------------------------------------------------------------------
+
+
 def components(
     x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: float = 0.1, keep_positive: bool = False
 ) -> list[Component]:
@@ -104,13 +184,39 @@ def _log_ratio(positive: Tensor, negatives: Tensor, keep_positive: bool) -> Comp
     return Component(log_all - positive, -share)
 
 
+def _anchors(x: Tensor, y: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Of all views of x and then y: similarity to the other view [2n], and to all [2n, 2n], one's own image at −∞."""
+    check(x, y, None, temperature)
+    n = len(x)
+    with torch.autocast(x.device.type, enabled=False):
+        v = torch.cat([_scaled(x, temperature), _scaled(y, temperature)])
+        s = v @ v.T
+    own = torch.eye(n, dtype=torch.bool, device=s.device).repeat(2, 2)
+    return s.diagonal(n).repeat(2), s.masked_fill(own, -torch.inf)
+
+
+def _log_complement(log_p: Tensor) -> Tensor:
+    """log(1 − P), for rows of log-probabilities [m, k].
+
+    Only the largest of a row can come so near to 1 that 1 − P has no digits left; there it is the sum of the others.
+    """
+    largest = torch.zeros_like(log_p, dtype=torch.bool).scatter_(1, log_p.argmax(dim=1, keepdim=True), True)
+    others = log_p.masked_fill(largest, -torch.inf)
+    return torch.where(largest, others.logsumexp(dim=1, keepdim=True), torch.log1p(-others.exp()))
+
+
 def _mean_total(parts: list[Component]) -> Tensor:
     return torch.stack([part.loss for part in parts]).sum(dim=0).mean()
 
 
+def unit(v: Tensor) -> Tensor:
+    """Rows of length 1, in float32 or better."""
+    return normalize(v if v.dtype == torch.float64 else v.float(), dim=1)
+
+
 def _scaled(v: Tensor, temperature: float) -> Tensor:
     """Unit rows over √τ: a product of two such is a cosine over τ, and [n, d] is scaled instead of [n, n]."""
-    return normalize(v if v.dtype == torch.float64 else v.float(), dim=1) * temperature**-0.5
+    return unit(v) * temperature**-0.5
 
 
 def check(x: Tensor, y: Tensor, z: Tensor | None, temperature: float) -> None:
@@ -120,5 +226,9 @@ def check(x: Tensor, y: Tensor, z: Tensor | None, temperature: float) -> None:
         raise AAGError(f"a contrastive loss takes embeddings of one shape [n, d], not {', '.join(map(str, shapes))}")
     if len(x) < 2:
         raise AAGError("a contrastive loss needs at least two images: one alone has no negatives")
+    _check_temperature(temperature)
+
+
+def _check_temperature(temperature: float) -> None:
     if not temperature > 0:
         raise AAGError(f"the temperature must be positive, not {temperature}")

@@ -21,7 +21,7 @@ from aag.nets.alexnet import AlexNet
 from aag.nets.fused import Fused
 from aag.nets.heads import linear_head, mlp_head
 from aag.nets.resnet import BasicBlock, Bottleneck, ResNet
-from aag.sgd import SGD
+from aag.optimizers import SGD
 
 NETWORKS: dict[str, tuple[Callable[[], AlexNet | ResNet], int, int]] = {  # backbone, size and number of images
     "resnet18 of 16": (lambda: ResNet(BasicBlock, (2, 2, 2, 2), 16), 16, 4),
@@ -138,7 +138,7 @@ MOMENTUM, DECAY, LR = 0.9, 0.2, 0.003
 
 def optimizer_of(encoder: Encoder) -> SGD:
     """One that has made steps before."""
-    optimizer = SGD(encoder.parameters(), MOMENTUM, DECAY)
+    optimizer = SGD(dict(encoder.named_parameters()), MOMENTUM, DECAY)
     optimizer.lr.fill_(LR)
     random = torch.Generator().manual_seed(4)
     for velocity in optimizer.velocity.values():

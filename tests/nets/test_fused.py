@@ -21,7 +21,7 @@ from aag.kernels.contrast import contrast
 from aag.kernels.pool import max_pool, mean_pool
 from aag.kernels.turn import turn
 from aag.nets.fused import Fused
-from aag.sgd import SGD
+from aag.optimizers import SGD
 
 INTERPRETED = Path(__file__).with_name("interpreted_fused.py")
 
@@ -89,7 +89,9 @@ def launches() -> tuple[partial, ...]:
         patch.setattr(kernels, "_rehearsed", noted)
         for spec, optimized in _trained():
             encoder = build(spec).to("meta", memory_format=torch.channels_last)
-            fused = Fused(encoder, torch.bfloat16, SGD(encoder.parameters(), 0.9, 1e-4) if optimized else None)
+            fused = Fused(
+                encoder, torch.bfloat16, SGD(dict(encoder.named_parameters()), 0.9, 1e-4) if optimized else None
+            )
             with fused:
                 images = torch.empty(48, 3, 32, 32, dtype=torch.uint8, device="meta")
                 embedding = encoder(images)[1]

@@ -13,7 +13,7 @@ from weights import as_if_trained
 from aag import kernels
 from aag.methods.aag import AAG
 from aag.nets import Encoder, EncoderSpec, build
-from aag.sgd import SGD
+from aag.optimizers import SGD
 from aag.train.graph import copies_for_sets
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -36,7 +36,7 @@ def work(encoder: Encoder, images: Tensor, way: str, dtype: torch.dtype, steps: 
     from aag.nets.fused import Fused
 
     encoder = copy.deepcopy(encoder).to(torch.float64 if way == "exact" else torch.float32)
-    optimizer = SGD(encoder.parameters(), MOMENTUM, DECAY)
+    optimizer = SGD(dict(encoder.named_parameters()), MOMENTUM, DECAY)
     optimizer.lr.fill_(LR)
     fused = Fused(encoder, dtype, optimizer if steps else None) if way == "kernels" else None
     mixed = way != "exact" and dtype == torch.bfloat16

@@ -43,7 +43,7 @@ class BasicAugment(Augmentation):
 
     @staticmethod
     def preset(name: str, **changes: float) -> "BasicAugment":
-        """`paper`, `isif` or `simclr`, with any field changed."""
+        """`paper`, `isif`, `simclr`, `crop` (colours left alone) or `amdim`, with any field changed."""
         if name not in PRESETS:
             raise unknown("basic augmentation", name, PRESETS)
         return BasicAugment(**{**PRESETS[name], **changes})  # type: ignore[arg-type]
@@ -120,4 +120,6 @@ PRESETS: dict[str, dict[str, object]] = {
     "paper": {},
     "isif": {"hue": 0.4, "jitter": 1.0, "blur": 0.0},
     "simclr": {"scale": (0.08, 1.0), "blur": 0.0},
+    "crop": {"jitter": 0.0, "gray": 0.0, "blur": 0.0},
+    "amdim": {"scale": (0.3, 1.0), "ratio": (0.7, 1.4), "hue": 0.2, "gray": 0.25, "blur": 0.0},
 }

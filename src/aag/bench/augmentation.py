@@ -1,8 +1,7 @@
 """Images a second of each augmentation family: ours, a batch at once, beside torchvision's, image by image."""
 
 import itertools
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ def run(plan: Plan) -> dict[str, Any]:
                 row[f"torchvision_{kind}"] = _per_core(timing.rate(len(images)), plan)
             rows.append(row | _ratios(row))
     if plan.cuda:  # as training makes them; each view counts as an image, as in the rows above
-        families = methods.build(plan.training[0], "cifar10").views
+        families = methods.families(plan.training[0], "cifar10")
         rows.append({"family": f"AAG's {len(families)} views", **_on_gpu(plan, families, images)})
     return {
         "images": len(images),
@@ -61,7 +60,7 @@ def _on_gpu(plan: Plan, families: tuple[Augmentation, ...], images: Tensor) -> d
 
 def _ours(plan: Plan, families: tuple[Augmentation, ...], images: Tensor, device: torch.device) -> dict[str, Any]:
     """All images once (on a GPU ten times), by the class that makes training's views."""
-    views = Views(images.to(device), cast(Method, SimpleNamespace(views=families)), BATCH, 0)
+    views = Views(images.to(device), Method(families), BATCH, 0)
     chunk = views.batches * BATCH
     chunks = -(-len(images) // chunk)  # a last chunk that is not full is filled up from the start, and counted so
     number = itertools.count()  # after the last chunk comes the first again

@@ -63,14 +63,14 @@ def _train(plan: Plan, config: TrainConfig, runtime: Runtime, ceiling: dict[str,
     images = sample.images.to(device)
     fresh_memory(device)
 
-    method = methods.build(config, policy)
     encoder = nets.build(spec, seed=0).to(device).to(memory_format=torch.channels_last)
+    method = methods.build(methods.Setting(config, policy, len(images), encoder))
     step = Step(encoder, method, config, runtime)
     views = Views(images, method, config.batch_size, config.seed)
 
     cache = _compile_cache() if runtime.kernels or runtime.compile else None
     started = time.perf_counter()
-    step.warm_up(lambda: views.make(0, 0)[:, : config.batch_size])
+    step.warm_up(lambda: views.first(0))
     wait(device)
     warm_up = time.perf_counter() - started
 
@@ -138,7 +138,7 @@ def _stages(plan: Plan, config: TrainConfig, step: Step, views: Views, timed: di
         ],
         **timed,
     )
-    batch = views.make(0, 0)[:, : config.batch_size]
+    batch = views.first(0)
     parts = interleaved([repeated(step.replayable(batch, until)) for until in UNTIL], **timed)
     forward, backward, update = (1000 * part.median / calls for part in parts)
     per_batch = 1000 / calls / views.batches

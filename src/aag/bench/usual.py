@@ -108,7 +108,7 @@ def compare(section: dict[str, Any], training: dict[str, Any]) -> None:
 def _torchvision(plan: Plan, config: TrainConfig) -> Way:
     found = plan.image_set(plan.training_images)
     spec, policy = set_settings(config, found)
-    families = methods.build(config, policy).views
+    families = methods.families(config, policy)
     encoder = nets.build(spec)
 
     def loss(network: nn.Module, views: list[Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""SGD with momentum and weight decay, as `aag.sgd` has it, that also keeps a low-precision copy of the weights."""
+"""SGD with momentum and weight decay as in `aag.optimizers`, which also keeps a low-precision copy of the weights."""
 
 import triton
 import triton.language as tl

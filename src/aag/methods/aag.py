@@ -9,40 +9,57 @@ The ablations are settings: `--auxiliary none` (two basic views), `--auxiliary b
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from aag import kernels
-from aag.augment import Augmentation, AutoAugment, AuxiliaryAugment, BasicAugment, RandAugment
+from aag.augment import Augmentation, AutoAugment, AuxiliaryAugment, RandAugment
 from aag.config import TrainConfig
 from aag.losses import check, components_of, keeps_positive, similarities
+from aag.methods.base import Embeddings, Method, Outcome, Setting, basic
+
+LOG = (
+    "positive_similarity", "negative_similarity", "positive_gradient", "negative_gradient",
+    "loss_xy", "loss_zx", "loss_zy",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class AAG:
-    views: tuple[Augmentation, ...]
-    temperature: float = 0.1
-    keep_positive: bool = False  # NT-Xent instead of GNT-Xent
+class AAG(Method):
+    def __init__(
+        self,
+        views: Sequence[Augmentation],
+        temperature: float = 0.1,
+        keep_positive: bool = False,
+        *,
+        joint: bool = True,
+    ) -> None:
+        """`keep_positive`: NT-Xent instead of GNT-Xent."""
+        super().__init__(views, joint=joint)
+        self.temperature, self.keep_positive = temperature, keep_positive
+        self.logs = LOG if len(self.views) == 3 else LOG[:-2]
 
-    @staticmethod
-    def from_config(config: TrainConfig, policy: str) -> "AAG":
-        flip = 0.5 if config.flip else 0.0
-        basic = BasicAugment.preset(config.basic, flip=flip)
+    @classmethod
+    def from_setting(cls, setting: Setting) -> Self:
+        config = setting.config
+        views = cls.families(config, setting.policy)
+        return cls(views, config.temperature, keeps_positive(config.loss), joint=config.forward == "joint")
 
-        def auxiliary(policy_family: Augmentation) -> tuple[Augmentation, ...]:
-            return (AuxiliaryAugment(policy_family, crop=config.auxiliary_crop, flip=flip),)
+    @classmethod
+    def families(cls, config: TrainConfig, policy: str) -> tuple[Augmentation, ...]:
+        def auxiliary(family: Augmentation) -> tuple[Augmentation, ...]:
+            return (AuxiliaryAugment(family, crop=config.auxiliary_crop, flip=0.5 if config.flip else 0.0),)
 
         third = {
             "autoaugment": lambda: auxiliary(AutoAugment(policy)),
             "randaugment": lambda: auxiliary(RandAugment(config.rand_n, config.rand_magnitude)),
-            "basic": lambda: (basic,),
+            "basic": lambda: (basic(config),),
             "none": lambda: (),
         }[config.auxiliary]()
-        return AAG((basic, basic, *third), config.temperature, keeps_positive(config.loss))
+        return (basic(config), basic(config), *third)
 
-    def loss(self, embeddings: Sequence[Tensor] | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, embeddings: Embeddings, index: Tensor) -> Outcome:
         x, y, *rest = embeddings
         check(x, y, rest[0] if rest else None, self.temperature)
         if kernels.usable(x):
@@ -55,8 +72,7 @@ class AAG:
                     temperature=self.temperature,
                     keep_positive=self.keep_positive,
                 )
-                logged = LOG if rest else LOG[:-2]
-                return total, dict(zip(logged, numbers[1:].unbind(), strict=False))
+                return Outcome(total, numbers[1 : 1 + len(self.logs)].unbind())
         s = similarities(x, y, rest[0] if rest else None, temperature=self.temperature)
         parts = components_of(s, self.keep_positive)
         total = sum((part.loss.mean() for part in parts[1:]), start=parts[0].loss.mean())
@@ -68,15 +84,9 @@ class AAG:
         negative = (xy.sum() - positive * n) / (n * (n - 1))
         pull = core.pull.mean()
         log = [positive, negative, pull, -pull / (4 * (n - 1)), *(part.loss.detach().mean() for part in parts)]
-        return total, dict(zip(LOG, log, strict=False))  # no zx and no zy of two views
+        return Outcome(total, log)
 
 
-def _together(embeddings: Sequence[Tensor] | Tensor) -> Tensor:
+def _together(embeddings: Embeddings) -> Tensor:
     """[V, n, d] or V of [n, d] as [V · n, d]."""
     return embeddings.flatten(0, 1) if isinstance(embeddings, Tensor) else torch.cat(list(embeddings))
-
-
-LOG = (
-    "positive_similarity", "negative_similarity", "positive_gradient", "negative_gradient",
-    "loss_xy", "loss_zx", "loss_zy",
-)  # fmt: skip

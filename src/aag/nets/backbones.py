@@ -1,5 +1,6 @@
 """Backbones by name: ours, and any of timm's."""
 
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from aag.nets.alexnet import alexnet, alexnet_ip
 from aag.nets.resnet import resnet18, resnet50
 from aag.nets.spec import EncoderSpec
 
-NETWORKS = ("alexnet", "alexnet-ip", "resnet18", "resnet50")
+NETWORKS = ("alexnet", "alexnet-ip", "resnet18", "resnet50", "amdim")
 
 
 class Backbone(NamedTuple):
@@ -22,7 +23,20 @@ class Backbone(NamedTuple):
 
 def backbone(spec: EncoderSpec) -> Backbone:
     """The network that `spec` names, freshly initialised."""
+    plain, plus, _ = spec.network.partition("+sobel")
+    if plus:
+        from aag.nets.sobel import SobelPair
+
+        pair = SobelPair(lambda: backbone(replace(spec, network=plain)))
+        return Backbone(pair, pair.feature_dim, pair.one_size)
     match spec.network:
+        case "amdim":
+            if spec.image_size != 32:
+                raise AAGError(f"the network amdim takes images of 32×32, not {spec.image_size}×{spec.image_size}")
+            from aag.nets.amdim import AMDIMNet
+
+            amdim = AMDIMNet(2 * spec.width, 16 * spec.width, depth=3)
+            return Backbone(amdim, amdim.feature_dim, one_size=True)
         case "resnet18" | "resnet50" as name:
             resnet = (resnet18 if name == "resnet18" else resnet50)(spec.width)
             return Backbone(resnet, resnet.feature_dim, one_size=False)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from aag.errors import AAGError
 from aag.nets.backbones import backbone
-from aag.nets.heads import linear_head, mlp_head
+from aag.nets.heads import head
+from aag.nets.layers import split_norms
 from aag.nets.spec import EncoderSpec
 
 
@@ -29,8 +30,9 @@ class Encoder(nn.Module):
         self.spec = spec
         self.extra: dict[str, str] = {}  # what a file says of it besides
         self.backbone, self.feature_dim, self._one_size = backbone(spec)
-        mlp = spec.head == "mlp" or (spec.head == "auto" and spec.network == "resnet50")
-        self.head = (mlp_head if mlp else linear_head)(self.feature_dim, spec.embedding)
+        self.head, self.embedding_dim = head(spec, self.feature_dim)
+        if spec.norm_images:
+            split_norms(self, spec.norm_images)
         self.register_buffer("mean", torch.tensor(spec.mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(spec.std).view(1, 3, 1, 1), persistent=False)
 
@@ -72,7 +74,7 @@ class Encoder(nn.Module):
             raise AAGError(f"batch_size must be at least 1, got {batch_size}")
         device = self.mean.device
         features = torch.empty(len(images), self.feature_dim, device=device)
-        embeddings = torch.empty(len(images), self.spec.embedding, device=device)
+        embeddings = torch.empty(len(images), self.embedding_dim, device=device)
         reduced = dtype is not None and device.type != "cpu"
         autocast: AbstractContextManager = torch.autocast(device.type, dtype=dtype) if reduced else nullcontext()
         with evaluating(self), autocast:

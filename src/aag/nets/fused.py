@@ -18,7 +18,7 @@ from aag.kernels.sgd import sgd
 from aag.nets.encoder import Encoder
 from aag.nets.layers import ConvNorm, Linear
 from aag.nets.products import FEW, MANY, First, product, shared
-from aag.sgd import SGD
+from aag.optimizers import SGD
 
 CHANNELS_LAST = torch.channels_last
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aag import kernels
+from aag.errors import AAGError
 
 
 class ConvNorm(nn.Sequential):
@@ -83,3 +84,43 @@ def mean_pool(x: Tensor) -> Tensor:
 
         return mean_pool(x)
     return x.mean(dim=(2, 3))
+
+
+class SplitNorm(nn.Module):
+    """A batch norm that sees `images` consecutive ones at a time in training, as if each lot were on a GPU of its own.
+
+    The running statistics move by the mean over the lots. Evaluation is the batch norm's.
+    """
+
+    def __init__(self, norm: nn.BatchNorm1d | nn.BatchNorm2d, images: int) -> None:
+        super().__init__()
+        self.norm, self.images = norm, images
+
+    def forward(self, x: Tensor) -> Tensor:
+        norm: Any = self.norm
+        if not self.training:
+            return norm(x)
+        if len(x) % self.images:
+            raise AAGError(f"a pass of {len(x)} images cannot be divided into lots of {self.images} for batch norm")
+        lots = x.unflatten(0, (-1, self.images)).float()  # [L, images, C, …]
+        seen = [dim for dim in range(1, lots.ndim) if dim != 2]
+        variance, mean = torch.var_mean(lots, dim=seen, correction=0, keepdim=True)
+        with torch.no_grad():
+            count = lots[0].numel() // x.shape[1]
+            norm.num_batches_tracked += 1
+            norm.running_mean.lerp_(mean.mean(dim=0).flatten(), norm.momentum)
+            norm.running_var.lerp_(variance.mean(dim=0).flatten() * count / (count - 1), norm.momentum)
+        shape = (-1,) + (1,) * (x.ndim - 2)
+        y = (lots - mean) * (variance + norm.eps).rsqrt() * norm.weight.view(shape)
+        if norm.bias is not None:
+            y = y + norm.bias.view(shape)
+        return y.flatten(0, 1).to(x.dtype)
+
+
+def split_norms(module: nn.Module, images: int) -> None:
+    """Splits all batch norms inside, in place."""
+    for name, part in list(module.named_children()):
+        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
+            setattr(module, name, SplitNorm(part, images))
+        else:
+            split_norms(part, images)

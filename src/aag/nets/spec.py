@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from aag.errors import AAGError, unknown
 
-HEADS = ("auto", "linear", "mlp")
+HEADS = ("auto", "linear", "mlp", "none")
 
 
 @dataclass(frozen=True)
@@ -14,11 +14,12 @@ class EncoderSpec:
     """Everything that fixes an encoder but its weights."""
 
     network: str = "resnet18"
-    """resnet18, resnet50, alexnet, alexnet-ip, or any timm model (timm/NAME where the name is also one of ours)."""
+    """resnet18, resnet50, alexnet, alexnet-ip, amdim, or any timm model (timm/NAME where the name is also one of ours);
+    NAME+sobel for two of them, of which one sees edges."""
     embedding: int = 128
-    """Dimensions of the output that the loss compares."""
+    """Dimensions of the output that the loss compares; with the head none they are the features'."""
     head: str = "auto"
-    """auto: SimCLR's MLP on resnet50, one linear layer on every other network."""
+    """auto: SimCLR's MLP on resnet50, one linear layer on every other network. none: the embedding is the features."""
     width: int = 64
     """Channels of the ResNets' first stage."""
     image_size: int = 32
@@ -27,6 +28,8 @@ class EncoderSpec:
     """Channel means of images in [0, 1] (CIFAR-10)."""
     std: tuple[float, float, float] = (0.2023, 0.1994, 0.2010)
     """Channel deviations (CIFAR-10, as the papers of this line divide)."""
+    norm_images: int = 0
+    """Consecutive images that batch norm sees together in training. 0: all of a pass."""
 
     def __post_init__(self) -> None:
         for name in ("embedding", "width", "image_size"):

@@ -53,7 +53,9 @@ def set_settings(config: TrainConfig, images: ImageSet) -> tuple[nets.EncoderSpe
     policy = config.policy
     if policy == "auto":
         policy = "svhn" if config.data == "svhn" else "cifar10"
-    spec = nets.EncoderSpec(config.network, config.embedding, config.head, config.width, images.image_size, mean, std)
+    spec = nets.EncoderSpec(
+        config.network, config.embedding, config.head, config.width, images.image_size, mean, std, config.norm_images
+    )
     return spec, policy
 
 
@@ -69,8 +71,8 @@ class Trainer:
             )
         self.steps = len(self.train_set) // config.batch_size  # the last partial batch is dropped
         spec, policy = set_settings(config, self.train_set)
-        self.method = methods.build(config, policy)
         self.encoder = nets.build(spec, seed=config.seed)
+        self.method = methods.build(methods.Setting(config, policy, len(self.train_set), self.encoder))
         self.run = Run.create(config.out or Path("runs") / config.run_name(), config)
         self.progress = Progress()
         self.history = torch.zeros(0)  # the statistics of the epoch under way, a row for each step
@@ -81,7 +83,8 @@ class Trainer:
 
     def _train(self) -> Result:
         config, run, runtime = self.config, self.run, self.runtime
-        self.encoder = self.encoder.to(runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for module in (self.encoder, self.method):
+            module.to(runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.images = self.train_set.images.to(runtime.device)
         if runtime.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(runtime.device)
@@ -125,6 +128,8 @@ class Trainer:
         if progress.step:
             history[: progress.step] = self.history
         self.history = history
+        if not progress.step:
+            self._before_epoch()
         started, before, first = time.monotonic(), progress.seconds, progress.step
         shown = started
         while progress.step < self.steps:
@@ -157,6 +162,14 @@ class Trainer:
         self._log_epoch(rows, lr, speed)
         return True
 
+    def _before_epoch(self) -> None:
+        """The method's turn: what it does here counts as training."""
+        started = time.monotonic()
+        self.method.before_epoch(self.progress.epoch, lambda: self._encode(self.images))
+        self.step.optimizer.forget(self.method.fresh)
+        self.views.forget()
+        self.progress.seconds += time.monotonic() - started
+
     def _log_epoch(self, history: Tensor, lr: float, views_per_second: float) -> None:
         where, names = self._where(), self.step.names
         first = where["step"] - self.steps
@@ -185,8 +198,7 @@ class Trainer:
         if self.train_set.labels is None or self.test_set is None or self.test_set.labels is None:
             return
         started = time.monotonic()
-        dtype = self.runtime.dtype if self.runtime.dtype != torch.float32 else None
-        embeddings = [self.encoder.encode(images, dtype=dtype)[1] for images in (self.images, self.test_set.images)]
+        embeddings = [self._encode(images)[1] for images in (self.images, self.test_set.images)]
         labels = [part.to(self.runtime.device) for part in (self.train_set.labels, self.test_set.labels)]
         if not torch.isfinite(embeddings[0]).all():
             raise AAGError("the network's embeddings are not numbers any more; try a lower --lr, with another --out")
@@ -194,6 +206,10 @@ class Trainer:
         seconds = time.monotonic() - started
         self.run.log([{"kind": "knn", **self._where(), "knn": accuracy, "evaluation_seconds": round(seconds, 3)}])
         self.reporter.knn(self.progress.epoch, accuracy)
+
+    def _encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        dtype = self.runtime.dtype if self.runtime.dtype != torch.float32 else None
+        return self.encoder.encode(images, dtype=dtype)
 
     # --- starting, stopping, going on ---------------------------------------------------------------------------------
 
@@ -214,7 +230,7 @@ class Trainer:
             try:
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
-                    self.step.warm_up(lambda: self.views.make(self.progress.epoch, 0)[:, : self.config.batch_size])
+                    self.step.warm_up(lambda: self.views.first(self.progress.epoch))
                 break
             except torch.cuda.OutOfMemoryError:
                 raise
@@ -259,7 +275,8 @@ class Trainer:
             self.run.keep_metrics(lambda row: False)
             return
         tensors, state = checkpoint.load(self.run.checkpoint)
-        other = [name for name, value in self.config.identity().items() if state["config"].get(name) != value]
+        saved = TrainConfig.from_json(state["config"]).identity()  # what an older version did not know has its default
+        other = [name for name, value in self.config.identity().items() if saved[name] != value]
         if other:
             raise AAGError(f"{self.run.checkpoint} is of a run with another {', '.join(other)}; choose another --out")
         if state["images"] != self.train_set.fingerprint():

@@ -64,8 +64,7 @@ class Terminal(Reporter):
         skipped = len(train_set.skipped) + (len(test_set.skipped) if test_set else 0)
         if skipped:
             self.say(f"         {skipped} files skipped, listed in {run.skipped_file}")
-        third = "" if config.auxiliary == "none" else f" + {config.auxiliary}"
-        self.say(f"method   {config.method}: 2 basic views{third}, {config.loss}, τ {config.temperature}")
+        self.say(f"method   {config.method}: {_views(trainer)}, {_loss(config)}")
         width = f" (width {config.width})" if config.width != TrainConfig.width else ""
         self.say(
             f"network  {config.network}{width}, {config.epochs} epochs of {steps} steps of {config.batch_size} images"
@@ -105,6 +104,19 @@ class Terminal(Reporter):
         self.say(f"{time.strftime('%H:%M:%S')}  {after}  kNN {accuracy:5.2f} %")
 
     loss = float("nan")
+
+
+def _views(trainer: "Trainer") -> str:
+    count = len(trainer.method.views)
+    if trainer.config.method == "aag" and count == 3:
+        return f"2 basic views + {trainer.config.auxiliary}"
+    return f"{count} basic view{'s' * (count != 1)}"
+
+
+def _loss(config: TrainConfig) -> str:
+    own = config.method in ("deepcluster", "amdim")  # without a temperature
+    name = "its own loss" if config.loss == "own" else config.loss
+    return name if own else f"{name}, τ {config.temperature}"
 
 
 @contextlib.contextmanager

@@ -65,8 +65,12 @@ def decide(config: TrainConfig) -> Runtime:
 
 def _without_kernels(config: TrainConfig) -> str:
     """Why a run has to do without our kernels for its network; empty where it has not."""
+    if config.network.endswith("+sobel") or config.network == "amdim":
+        return f"none for {config.network}"
     if config.network not in NETWORKS:
         return f"{config.network} is timm's"
+    if config.norm_images:
+        return "batch norm of a part of the batch"
     if config.network.startswith("resnet") and config.width % 16:
         return f"{config.width} is no multiple of 16"
     return "" if config.forward == "joint" else "one view at a time"

@@ -1,0 +1,124 @@
+"""The memory bank against loops over its formulas in float64."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import normalize
+
+from aag.methods import bank as module
+from aag.methods.bank import Bank
+
+
+def unit_rows(seed, n, d):
+    generator = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(n, d, generator=generator, dtype=torch.float64), dim=1)
+
+
+def probabilities(v, rows, tau):
+    """p_ij of one view, from its definition."""
+    e = [math.exp(torch.dot(v, row).item() / tau) for row in rows]
+    return [value / sum(e) for value in e]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 9999), n=st.integers(1, 5), images=st.integers(2, 9), d=st.integers(2, 6),
+    tau=st.floats(0.05, 2.0), extra=st.integers(0, 3),
+)  # fmt: skip
+def test_match_equals_the_loop(seed, n, images, d, tau, extra):
+    bank = Bank(images, d, seed=seed).double()
+    v = unit_rows(seed, n, d)
+    generator = torch.Generator().manual_seed(seed)
+    positives = torch.stack([torch.randperm(images, generator=generator)[: 1 + extra] for _ in range(n)])
+    taken = torch.rand(positives.shape, generator=generator) < 0.5
+    taken[:, 0] = True
+    log_share, entropy = bank.match(v, positives, taken, temperature=tau, entropy=True)
+    for i in range(n):
+        p = probabilities(v[i], bank.rows, tau)
+        share = sum(p[j] for j, counts in zip(positives[i].tolist(), taken[i].tolist(), strict=True) if counts)
+        assert log_share[i].item() == pytest.approx(math.log(share), rel=1e-9, abs=1e-12)
+        assert entropy[i].item() == pytest.approx(-sum(q * math.log(q) for q in p), rel=1e-9)
+    plain = bank.match(v, positives, taken, temperature=tau)
+    assert torch.equal(plain.log_share, log_share)
+    assert not plain.entropy.any()
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+def test_gradients_by_finite_differences_and_by_autograd(entropy):
+    bank = Bank(7, 4, seed=1).double()
+    v = unit_rows(2, 3, 4).requires_grad_()
+    positives, taken = torch.tensor([[0, 3], [5, 1], [2, 6]]), torch.tensor([[1, 1], [1, 0], [1, 1]]).bool()
+
+    def quick(v):
+        return bank.match(v, positives, taken, temperature=0.5, entropy=entropy)[: 1 + entropy]
+
+    def slow(v):
+        p = (v @ bank.rows.T / 0.5).softmax(dim=1)
+        return ((p.gather(1, positives) * taken).sum(dim=1).log(), -(p * p.log()).sum(dim=1))[: 1 + entropy]
+
+    assert torch.autograd.gradcheck(quick, v)
+    weight = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
+    ours, theirs = (torch.autograd.grad(sum((weight * part).sum() for part in f(v)), v)[0] for f in (quick, slow))
+    assert torch.allclose(ours, theirs)
+
+
+def test_a_cold_softmax_is_finite_with_its_gradient():
+    bank = Bank(50, 8)
+    v = normalize(-bank.rows[:4], dim=1).requires_grad_()  # as far from the positive as can be
+    match = bank.match(v, torch.arange(4)[:, None], temperature=0.001, entropy=True)
+    assert match.log_share.max() < -500
+    assert torch.isfinite(match.log_share).all()
+    assert torch.isfinite(match.entropy).all()
+    (gradient,) = torch.autograd.grad(match.log_share.sum() + match.entropy.sum(), v)
+    assert torch.isfinite(gradient).all()
+
+
+def test_nothing_of_the_size_of_the_bank_is_kept_for_backward():
+    bank = Bank(1000, 8)
+    kept = []
+    v = normalize(torch.randn(4, 8), dim=1).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        bank.match(v, torch.arange(4)[:, None], temperature=0.1, entropy=True).log_share.sum()
+    assert max(kept) <= v.numel()
+
+
+def test_rows_start_uniform_with_about_unit_length_and_by_the_seed():
+    rows = Bank(500, 128, seed=3).rows
+    bound = 1 / math.sqrt(128 / 3)
+    assert rows.dtype == torch.float32
+    assert rows.abs().max() <= bound
+    assert rows.abs().max() > 0.99 * bound
+    assert rows.mean().abs() < 0.01 * bound
+    assert rows.norm(dim=1).mean().item() == pytest.approx(1, abs=0.01)
+    assert torch.equal(rows, Bank(500, 128, seed=3).rows)
+    assert not torch.equal(rows, Bank(500, 128, seed=4).rows)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_update_equals_the_loop_and_leaves_the_rest_alone(momentum):
+    bank = Bank(9, 5, momentum).double()
+    before, rows = bank.rows.clone(), bank.rows
+    index, v = torch.tensor([4, 0, 7]), unit_rows(1, 3, 5)
+    bank.update(index, v)
+    assert bank.rows is rows  # in place: a graph keeps its address
+    for i in range(9):
+        expected = before[i]
+        if i in index:
+            expected = momentum * before[i] + (1 - momentum) * v[index.tolist().index(i)]
+            expected = expected / expected.norm()
+        assert torch.allclose(bank.rows[i], expected)
+
+
+@pytest.mark.parametrize("chunk", [1, 30, 2**26])  # a row at a time, 3 of 10 rows, and all at once
+def test_survey_equals_the_loop(chunk, monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK", chunk)
+    bank = Bank(10, 4, seed=5).double()
+    entropy, nearest = bank.survey(0.3)
+    for i in range(10):
+        p = probabilities(bank.rows[i], bank.rows, 0.3)
+        assert entropy[i].item() == pytest.approx(-sum(q * math.log(q) for q in p))
+        cosines = [(torch.dot(bank.rows[i], bank.rows[j]).item(), j) for j in range(10) if j != i]
+        assert nearest[i].item() == max(cosines)[1]

@@ -1,0 +1,72 @@
+"""Edges against a loop over pixels, and the pair of backbones that sees them."""
+
+import torch
+from torch import nn
+
+from aag import nets
+from aag.nets.backbones import Backbone
+from aag.nets.sobel import Sobel, SobelPair
+
+
+def test_edges_equal_the_loop_over_pixels():
+    x = torch.randn(2, 3, 5, 7, dtype=torch.float64)
+    edges = Sobel().double()(x)
+    grey = x.mean(dim=1)
+
+    def at(b, i, j):
+        return grey[b, i, j].item() if 0 <= i < 5 and 0 <= j < 7 else 0.0
+
+    for b in range(2):
+        for i in range(5):
+            for j in range(7):
+                row = sum(w * (at(b, i + k, j - 1) - at(b, i + k, j + 1)) for k, w in ((-1, 1), (0, 2), (1, 1)))
+                column = sum(w * (at(b, i - 1, j + k) - at(b, i + 1, j + k)) for k, w in ((-1, 1), (0, 2), (1, 1)))
+                assert torch.allclose(edges[b, :, i, j], torch.tensor([row, column, 0.0], dtype=torch.float64))
+
+
+def test_a_flat_image_has_no_edges_inside():
+    edges = Sobel()(torch.full((1, 3, 8, 8), 1.7))
+    assert edges[..., 1:-1, 1:-1].abs().max() < 1e-6
+
+
+def test_edges_are_full_precision_under_autocast_and_keep_the_layout():
+    x = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    sobel = Sobel()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        edges = sobel(x)
+    assert edges.dtype == torch.float32
+    assert torch.equal(edges, sobel(x))
+    assert edges.is_contiguous(memory_format=torch.channels_last)
+    assert not sobel.state_dict()
+    assert not list(sobel.parameters())
+
+
+def test_features_of_both_branches_lie_side_by_side():
+    made = []
+
+    def make():
+        made.append(nn.Sequential(nn.Conv2d(3, 4 + len(made), 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+        return Backbone(made[-1], 3 + len(made), one_size=True)
+
+    pair = SobelPair(make)
+    x = torch.randn(2, 3, 8, 8)
+    assert len(made) == 2
+    assert pair.one_size
+    assert pair.feature_dim == 9
+    features = pair(x)
+    assert torch.equal(features[:, :4], made[0](x))
+    assert torch.equal(features[:, 4:], made[1](Sobel()(x)))
+
+
+def test_an_encoder_with_edges_by_name(photographs):
+    encoder = nets.build(nets.EncoderSpec("resnet18+sobel", width=4), seed=0)
+    plain = nets.build(nets.EncoderSpec("resnet18", width=4), seed=0)
+    features, embedding = encoder(photographs[:4])
+    assert features.shape == (4, 64)
+    assert embedding.shape == (4, 128)
+    embedding.sum().backward()
+    assert all(parameter.grad is not None for parameter in encoder.parameters())
+    assert nets.parameter_count(encoder.backbone) == 2 * nets.parameter_count(plain.backbone)
+    stem = encoder.backbone.edges.stem.conv.weight.grad
+    assert stem[:, :2].abs().sum() > 0
+    assert stem[:, 2].abs().sum() == 0  # the empty channel
