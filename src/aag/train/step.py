@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class Step:
         named = {**dict(encoder.named_parameters()), **{f"method.{name}": weight for name, weight in trained.items()}}
         self.optimizer = optimizers.build(config, named)
         self.fused = self._by_kernels() if runtime.kernels else []  # the trained encoder's first
-        self._objective = torch.compile(self._loss, dynamic=False) if runtime.compile else self._loss
+        self._objective = _compiled(self._loss) if runtime.compile else self._loss
         self._graph: torch.cuda.CUDAGraph | None = None
         self._held: Batch | None = None
         self._zeros = self._statistics = torch.empty(0)
@@ -146,6 +146,14 @@ class Step:
         copies_for_sets(graph, self._zeros)
         graph.instantiate()
         return graph, statistics
+
+
+def _compiled(work: Callable[..., Any]) -> Callable[..., Any]:
+    """Without one fusion of reductions, which stops on batch norm of a part of the batch (torch 2.11)."""
+    from torch._inductor import list_options
+
+    fusion = "triton.mix_order_reduction"
+    return torch.compile(work, dynamic=False, options={fusion: False} if fusion in list_options() else {})
 
 
 def _on_side_stream(work: Callable[[], object]) -> None:
