@@ -102,7 +102,7 @@ class SplitNorm(nn.Module):
             return norm(x)
         if len(x) % self.images:
             raise AAGError(f"a pass of {len(x)} images cannot be divided into lots of {self.images} for batch norm")
-        lots = x.unflatten(0, (-1, self.images)).float()  # [L, images, C, …]
+        lots = x.unflatten(0, (-1, self.images)).to(norm.weight.dtype)  # [L, images, C, …]
         seen = [dim for dim in range(1, lots.ndim) if dim != 2]
         variance, mean = torch.var_mean(lots, dim=seen, correction=0, keepdim=True)
         with torch.no_grad():
