@@ -23,7 +23,7 @@ lint: install
 types: install
 	.venv/bin/mypy
 
-tables: install ## the README's tables, from results/
+tables: install ## the pages' tables, from results/
 	$(PYTHON) tools/make_tables.py
 
 install: $(if $(findstring .tools,$(UV)),.tools/bin/uv)

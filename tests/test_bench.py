@@ -19,13 +19,13 @@ from rich.console import Console
 from torchvision import transforms
 
 from aag import data, kernels, losses, nets
-from aag.bench import SECTIONS, augmentation, ceiling, first_step, machine, startup, training, usual
-from aag.bench.plan import make_plan
+from aag.bench import SECTIONS, augmentation, ceiling, first_step, machine, methods, startup, training, usual
+from aag.bench.plan import MEASURED, make_plan
 from aag.bench.rivals import FAMILIES, KINDS, equivalent
 from aag.bench.run import show
 from aag.bench.timing import Timing, interleaved
 from aag.cli import main
-from aag.train.runtime import decide
+from aag.train.runtime import _without_kernels, decide
 
 ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
@@ -120,6 +120,25 @@ def test_the_usual_way_is_measured_and_compared(record: dict[str, Any]) -> None:
     assert lightly.get("missing", "").startswith("lightly") or lightly["views"] == 2
 
 
+def test_methods_are_compared_with_the_plain_one(record: dict[str, Any]) -> None:
+    section = record["methods"]
+    rows = {row["method"]: row for row in section["rows"]}
+    assert tuple(rows) == MEASURED
+    assert {name: row["views"] for name, row in rows.items()} == {
+        "isif": 2, "aag": 3, "instance": 1, "simclr": 2, "moco": 2, "and": 1, "deepcluster": 1
+    }  # fmt: skip
+    plain = rows["isif"]["end_to_end_ms"] / 2
+    for row in rows.values():
+        assert row["views_per_second"]["count"] == row["steps"] * section["batch_size"] * row["views"]
+        assert row["view_over_plain"] == pytest.approx(row["end_to_end_ms"] / row["views"] / plain)
+    bank = section["images"] * 128 * 4
+    assert rows["instance"]["keeps_bytes"] == bank
+    assert rows["and"]["keeps_bytes"] == bank + section["images"] * (8 + 1)
+    assert rows["aag"]["keeps_bytes"] == rows["isif"]["keeps_bytes"] == 0
+    assert [row["name"].split()[0] for row in section["between_epochs"]] == ["k-means,", "PCA-whitening", "neighbours"]
+    assert [row["size"] for row in section["between_epochs"]] == ["200 × 8"] * 3
+
+
 def test_evaluation_and_startup_are_measured(record: dict[str, Any]) -> None:
     names = [row["name"] for row in record["evaluation"]["rows"]]
     assert [name.split()[0] for name in names] == ["weighted", "linear", "features", "weighted", "linear"]
@@ -132,7 +151,8 @@ def test_evaluation_and_startup_are_measured(record: dict[str, Any]) -> None:
 
 def test_every_number_is_positive(record: dict[str, Any]) -> None:
     # Stages are differences of timings; the optimiser's of two steps may come out below nothing on a busy machine.
-    signed = ("backward_ms", "optimiser_ms", "augmentation_ms", "warm_up_seconds")
+    # Most methods keep nothing.
+    signed = ("backward_ms", "optimiser_ms", "augmentation_ms", "warm_up_seconds", "keeps_bytes")
     numbers = [
         (path, value)
         for section in SECTIONS
@@ -178,7 +198,9 @@ def on_a_gpu(record: dict[str, Any]) -> dict[str, Any]:
     row |= {"width": 64, "recipe": "paper", "peak_memory_besides_images": 3 * 2**30, "compile_cache": "empty"}
     made["training"]["rows"] += [row | {"network": "alexnet"}, row | {"network": "resnet50", "missing": "too large"}]
     made["training"]["matmul_dtype"] = "bfloat16"
-    made["usual"]["width"] = 64
+    made["usual"]["width"] = made["methods"]["width"] = 64
+    made["methods"]["rows"][3] = {"method": "simclr", "runtime": "NVIDIA H200", "missing": "not enough GPU memory"}
+    made["methods"]["rows"][4] |= {"peak_memory_besides_images": 7 * 2**30, "keeps_bytes": 47_100_000}
     made["usual"]["rows"][0]["peak_memory"] = 5 * 2**30
     made["usual"]["rows"][1] = made["usual"]["rows"][0] | {"name": "lightly: SimCLR, two views", "views": 2}
     for row in made["augmentation"]["rows"]:
@@ -193,7 +215,7 @@ def on_a_gpu(record: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_terminal_shows_every_section(saved: tuple[Path, str]) -> None:
     path, said = saved
-    for heading in ("Training", "The usual way", "Augmentation", "Evaluation", "Start-up"):
+    for heading in ("Training", "The usual way", "Methods", "Between epochs", "Augmentation", "Evaluation", "Start-up"):
         assert f"\n{heading}" in f"\n{said}"
     assert "too small to mean anything" in said
     assert f"saved in {path}" in said
@@ -204,7 +226,17 @@ def test_the_terminal_shows_a_gpus_record(record: dict[str, Any]) -> None:
     out = io.StringIO()
     show(Console(file=out, width=150), on_a_gpu(record))
     said = out.getvalue()
-    for words in ("NVIDIA H200", "3.00 GiB", "5.00 GiB", "too large", "3,456,789", "first step, cold", "12.340"):
+    for words in (
+        "NVIDIA H200",
+        "3.00 GiB",
+        "5.00 GiB",
+        "7.00 GiB",
+        "not enough GPU memory",
+        "too large",
+        "3,456,789",
+        "first step, cold",
+        "12.340",
+    ):
         assert words in said
     assert "77.0 ×" in said  # as training makes views
     assert "66.0 ×" not in said
@@ -217,15 +249,29 @@ def test_the_readme_shows_both_kinds_of_record(record: dict[str, Any]) -> None:
     on_gpu = tables["speed_table"](on_a_gpu(record), "results/bench/gpu.json")
     for text in (on_cpu, on_gpu):
         blocks = [block for block in text.split("\n\n") if block.startswith("|")]
-        assert len(blocks) == (4 if text is on_gpu else 3)
+        assert len(blocks) == (5 if text is on_gpu else 4)
         for block in blocks:
             assert len({line.count("|") for line in block.splitlines()}) == 1, block
     assert "| ResNet-18, width 4 | 32 |" in on_cpu
     assert "[record](results/bench/gpu.json)" in on_gpu
     assert "| AAG's 3 views | 3,456,789 | 1,000,000 | – | – | – |" in on_gpu
     assert "3.0 GiB" in on_gpu
+    assert "| a step, ResNet-18, batch 32 | views |" in on_gpu
+    assert "| simclr | – | – | not enough GPU memory | – | – |" in on_gpu
+    assert "| 47.1 MB |" in on_gpu
+    assert "| k-means, k = 5, 20 iterations | 200 × 8 |" in on_gpu
     partial = {name: value for name, value in record.items() if name not in SECTIONS[1:]}
     assert tables["speed_table"](partial, "x").count("\n| ") == 2
+
+
+def test_a_record_from_before_the_methods_is_shown(record: dict[str, Any]) -> None:
+    old = {name: value for name, value in record.items() if name != "methods"}
+    tables = runpy.run_path(str(ROOT / "tools" / "make_tables.py"))
+    assert "k-means" not in tables["speed_table"](old, "x")
+    out = io.StringIO()
+    show(Console(file=out, width=150), old)
+    assert "Evaluation" in out.getvalue()
+    assert "Methods" not in out.getvalue()
 
 
 # --- what is measured -------------------------------------------------------------------------------------------------
@@ -334,6 +380,24 @@ def test_a_gpus_plan_holds_the_four_networks() -> None:
     assert plan.training_images == 50_000
     assert plan.workers <= 16
     assert plan.photographs(4000).shape == (4000, 3, 32, 32)
+
+
+def test_a_gpus_plan_trains_the_methods_that_kernels_can_run() -> None:
+    plan = make_plan(torch.device("cuda", 0))
+    found = {config.method: config.validate() for config in plan.methods}
+    assert tuple(found) == MEASURED
+    for config in found.values():
+        assert (config.network, config.width, config.batch_size, config.norm_images) == ("resnet18", 64, 128, 0)
+        assert _without_kernels(config) == ""
+    assert found["simclr"].optimizer == "sgd"
+    assert found["moco"].queue == 4096
+    assert (plan.kmeans, plan.whitening, plan.bank) == ((50_000, 256, 1000), (50_000, 512, 256), (50_000, 128))
+
+
+def test_without_the_plain_method_there_are_no_ratios() -> None:
+    rows: list[dict[str, Any]] = [{"missing": "not enough GPU memory"}, {"views_per_second": {"per_second": 2.0}}]
+    methods.compare(rows)
+    assert "view_over_plain" not in rows[1]
 
 
 def test_timings_of_several_works_take_turns() -> None:

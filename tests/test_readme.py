@@ -1,17 +1,20 @@
-"""The README is true: its Python runs, its tables are what the records say, its options exist."""
+"""The pages are true: their Python runs, their tables are what the records say, their options exist."""
 
 import re
 import runpy
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
 import torch
 
 from aag import nets
-from aag.config import RECIPES, TrainConfig, recipe_config
+from aag.cli import Bench
+from aag.config import LOSSES_OF, METHODS, RECIPES, TrainConfig, recipe_config
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "docs/methods.md")}
+README, PAGE = PAGES.values()
 
 
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
@@ -28,16 +31,64 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     assert isinstance(names["loss"], torch.Tensor)
 
 
-def test_the_tables_are_what_the_records_say():
-    tables = runpy.run_path(str(ROOT / "tools" / "make_tables.py"))
-    assert tables["filled"](README) == README
+def test_the_python_of_the_methods_page_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(block, "docs/methods.md", "exec"), names)
+    outcome = names["outcome"]
+    assert torch.isfinite(outcome.loss)
+    assert len(outcome.log) == len(names["method"].logs)
+    assert all(weight.grad is not None for weight in names["encoder"].parameters())
 
 
-def test_every_option_in_the_readme_exists():
-    known = {"--" + field.name.replace("_", "-") for field in fields(TrainConfig)} | {"--help"}
-    assert set(re.findall(r"(--[a-z][a-z-]*)", README)) <= known
-    for name in re.findall(r"--recipe ([\w-]+)", README):
-        assert name in RECIPES
+@pytest.fixture(scope="module")
+def tables():
+    return runpy.run_path(str(ROOT / "tools" / "make_tables.py"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_tables_are_what_the_records_say(tables, name):
+    assert tables["filled"](PAGES[name]) == PAGES[name]
+
+
+def test_every_table_has_its_place(tables):
+    assert set(PAGES) == set(tables["PAGES"])
+    for name in tables["TABLES"]:
+        assert "".join(PAGES.values()).count(f"<!-- {name} -->\n") == 1
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_option_exists(name):
+    options = [*fields(TrainConfig), *fields(Bench)]
+    known = {"--" + field.name.replace("_", "-") for field in options} | {"--help"}
+    known |= {"--no-" + field.name for field in options if field.type is bool}
+    page = PAGES[name]
+    assert set(re.findall(r"(--[a-z][a-z-]*)", page)) <= known
+    for recipe in re.findall(r"--recipe ([\w-]+)", page):
+        assert recipe in RECIPES
+    for method in re.findall(r"--method ([a-z-]+)", page):
+        assert method in METHODS
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name):
+    page = PAGES[name]
+    anchors = {heading.lower().replace(" ", "-") for heading in re.findall(r"^#+ (.+)$", page, re.MULTILINE)}
+    for target in re.findall(r"\]\(([^)]+)\)", page):
+        path, _, anchor = target.partition("#")
+        assert (ROOT / name).parent.joinpath(path).exists(), target
+        assert path or anchor in anchors, target
+
+
+def test_the_methods_page_tells_every_method_and_its_losses():
+    headings = re.findall(r"^### (.+)$", PAGE, re.MULTILINE)
+    assert tuple(headings) == METHODS
+    rows = re.findall(r"^\| `(\S+)` \| (.*) \|$", PAGE, re.MULTILINE)
+    told = {method: re.findall(r"`([\w-]+)`", losses) for method, losses in rows}
+    assert told.keys() == LOSSES_OF.keys()
+    for method, losses in told.items():
+        assert set(losses) == set(LOSSES_OF[method])
+        assert losses[0] == recipe_config("auto", "cifar10", method).loss
 
 
 def test_every_command_in_the_makefile_that_the_readme_names_exists():

@@ -1,7 +1,7 @@
-"""Fills the README's tables from the records under results/: numbers are never typed.
+"""Fills the pages' tables from the records under results/: numbers are never typed.
 
-python tools/make_tables.py            # writes README.md
-python tools/make_tables.py --check    # fails if README.md is not what the records say
+python tools/make_tables.py            # writes README.md and docs/methods.md
+python tools/make_tables.py --check    # fails if they are not what the records say
 """
 
 import json
@@ -9,46 +9,9 @@ import re
 import sys
 from pathlib import Path
 
-from aag.config import recipe_config
+from run_tables import ROOT, markdown, methods_table, results_table
 
-ROOT = Path(__file__).parent.parent
-PAPER_KNN = {("cifar10", "resnet18", 200): 88.3}  # Table 1, by data set, network and epochs
-
-
-def results_table() -> str:
-    """One row for each record of a training run."""
-    lines = [
-        "| run | epochs | kNN | paper | linear | training | views a second | seed |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    records = [json.loads(path.read_text()) for path in sorted((ROOT / "results").glob("*.json"))]
-    for record in sorted(records, key=lambda record: (-record["settings"]["epochs"], -(record["knn"]["last"] or 0))):
-        settings, session = record["settings"], record["sessions"][-1]
-        changes = _changes(settings)
-        paper = None if changes else PAPER_KNN.get((settings["data"], settings["network"], settings["epochs"]))
-        linear = [result for result in record["evaluation"] if result["protocol"]["evaluation"] == "linear"]
-        minutes, seconds = divmod(round(record["seconds"]), 60)
-        what = f"{settings['data']}, {settings['network']}, `{settings['recipe']}`{changes}"
-        cells = [
-            f"[{what}](results/{record['name']}.json)",
-            settings["epochs"],
-            f"**{record['knn']['last']:.2f}**" if record["knn"]["last"] else "–",
-            paper or "–",
-            f"{linear[0]['accuracy']:.2f}" if linear else "–",
-            f"{minutes} min {seconds:02d} s on one {session['gpu'] or session['cpu']}",
-            f"{record['views_per_second']:,.0f}",
-            settings["seed"],
-        ]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
-
-
-def _changes(settings: dict) -> str:
-    """What differs from the recipe, as options."""
-    base = recipe_config(settings["recipe"], settings["data"], settings["method"]).identity()
-    told = ("data", "network", "epochs", "seed")
-    changed = {name: value for name, value in settings.items() if name not in told and value != base.get(name)}
-    return "".join(f", `--{name.replace('_', '-')} {value}`" for name, value in changed.items())
+PAGES = ("README.md", "docs/methods.md")
 
 
 def augmentation_table() -> str:
@@ -70,17 +33,32 @@ def augmentation_table() -> str:
     return "\n".join(lines)
 
 
+def benchmarks() -> list[tuple[dict, Path]]:
+    """Records that mean something, the newest last."""
+    found = [(json.loads(path.read_text()), path) for path in sorted((ROOT / "results" / "bench").glob("*.json"))]
+    return sorted((each for each in found if _counts(each[0])), key=lambda each: each[0]["date"])
+
+
+def _counts(record: dict) -> bool:
+    return record.get("format") == 2 and not record["quick"]
+
+
 def speed_tables() -> str:
-    """Training by stage, the usual way, augmentation, evaluation and start-up: the newest record of each device."""
-    newest: dict[str, tuple[dict, Path]] = {}
-    for path in (ROOT / "results" / "bench").glob("*.json"):
-        record = json.loads(path.read_text())
-        where = record["gpu"] or record["cpu_model"]
-        if record.get("format") == 2 and not record["quick"]:
-            newest[where] = max((record, path), newest.get(where, (record, path)), key=lambda found: found[0]["date"])
+    """Training by stage, the usual way, methods, augmentation, evaluation and start-up: each device's newest record."""
+    newest = {record["gpu"] or record["cpu_model"]: (record, path) for record, path in benchmarks()}
     ordered = sorted(newest.values(), key=lambda found: (found[0]["gpu"] is None, found[0]["gpu"] or ""))
     told = [speed_table(record, path.relative_to(ROOT).as_posix()) for record, path in ordered]
     return "\n\n".join(told) or "No record yet."
+
+
+def methods_tables() -> str:
+    """With the newest measurement of the methods on a GPU, and where it is from."""
+    measured = [found for found in benchmarks() if found[0]["gpu"] and "methods" in found[0]]
+    if not measured:
+        return methods_table(None)
+    record, path = measured[-1]
+    source = f"[{record['gpu']}, {record['date']}](../{path.relative_to(ROOT).as_posix()})"
+    return f"{methods_table(record['methods'])}\n\nTime a view: {source}."
 
 
 def speed_table(record: dict, path: str) -> str:
@@ -111,7 +89,7 @@ def _training(section: dict) -> str:
     flops, copy = section["matmul_flops"] / 1e12, section["copy_bytes_per_second"] / 1e9
     dtype = {"bfloat16": "bf16", "float32": "fp32"}[section["matmul_dtype"]]
     note = f"Measured beside it: {flops:,.3g} TFLOP/s of {dtype} products, {copy:,.0f} GB/s of copies."
-    return f"{_markdown(head, rows)}\n\n{note}"
+    return f"{markdown(head, rows)}\n\n{note}"
 
 
 def _usual(section: dict) -> str:
@@ -131,7 +109,27 @@ def _usual(section: dict) -> str:
         speeds = (row["loader_views_per_second"]["per_second"], row["views_per_second"]["per_second"])
         ratio = f"{row['ours_over']:.1f} ×" if "ours_over" in row else "–"
         rows.append([f"{row['name']}, {section['workers']} workers", *(f"{speed:,.0f}" for speed in speeds), ratio])
-    return _markdown(head, rows)
+    return markdown(head, rows)
+
+
+def _methods(section: dict) -> str:
+    what = f"{_network(section)}, batch {section['batch_size']}"
+    head = [f"a step, {what}", "views", "ms a step", "views a second", "time a view ÷ plain", "the method keeps"]
+    rows = []
+    for row in section["rows"]:
+        first = f"{row['method']}{' (plain: two views, no memory)' * (row is section['rows'][0])}"
+        if "missing" in row:
+            rows.append([first, "–", "–", row["missing"], "–", "–"])
+            continue
+        rows.append([
+            first,
+            row["views"],
+            f"{row['end_to_end_ms']:,.2f}",
+            f"**{row['views_per_second']['per_second']:,.0f}**",
+            f"{row['view_over_plain']:.2f} ×" if "view_over_plain" in row else "–",
+            f"{row['keeps_bytes'] / 1e6:,.1f} MB" if row["keeps_bytes"] else "–",
+        ])  # fmt: skip
+    return markdown(head, rows)
 
 
 def _gpu_augmentation(section: dict) -> str:
@@ -148,14 +146,15 @@ def _gpu_augmentation(section: dict) -> str:
     }  # fmt: skip
     cells = [[f"{row[name]['per_second']:,.0f}" if name in row else "–" for name in columns] for row in rows]
     named = [[row["family"], *cell] for row, cell in zip(rows, cells, strict=True)]
-    return _markdown(["images a second", *columns.values()], named)
+    return markdown(["images a second", *columns.values()], named)
 
 
 def _seconds(record: dict) -> str:
-    """Of evaluations and starts."""
-    sections = [record[name] for name in ("evaluation", "startup") if name in record]
-    rows = [[row["name"], row.get("size", ""), f"{row['median_seconds']:,.2f}"] for s in sections for row in s["rows"]]
-    return _markdown(["", "size", "seconds"], rows) if rows else ""
+    """Of evaluations, of what methods do between epochs, and of starts."""
+    parts = {"evaluation": "rows", "methods": "between_epochs", "startup": "rows"}
+    found = [row for name, part in parts.items() if name in record for row in record[name][part]]
+    rows = [[row["name"], row.get("size", ""), f"{row['median_seconds']:,.2f}"] for row in found]
+    return markdown(["", "size", "seconds"], rows) if rows else ""
 
 
 def _network(row: dict) -> str:
@@ -163,28 +162,31 @@ def _network(row: dict) -> str:
     return name if row["width"] == 64 else f"{name}, width {row['width']}"
 
 
-def _markdown(head: list, rows: list[list]) -> str:
-    lines = ["| " + " | ".join(map(str, line)) + " |" for line in (head, *rows)]
-    return "\n".join([lines[0], "|---|" + "---:|" * (len(head) - 1), *lines[1:]])
+SPEED = {"training": _training, "usual": _usual, "methods": _methods, "augmentation": _gpu_augmentation}
+TABLES = {
+    "results": results_table,
+    "speed": speed_tables,
+    "augmentation": augmentation_table,
+    "methods": methods_tables,
+}
 
 
-SPEED = {"training": _training, "usual": _usual, "augmentation": _gpu_augmentation}
-
-
-def filled(readme: str) -> str:
-    for name, table in (("results", results_table), ("speed", speed_tables), ("augmentation", augmentation_table)):
+def filled(page: str) -> str:
+    for name, table in TABLES.items():
         mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        readme = mark.sub(lambda found, table=table: found[1] + table() + "\n" + found[2], readme)
-    return readme
+        page = mark.sub(lambda found, table=table: found[1] + table() + "\n" + found[2], page)
+    return page
 
 
 def main() -> None:
-    path = ROOT / "README.md"
-    before = path.read_text()
-    after = filled(before)
-    if "--check" in sys.argv:
-        sys.exit("README.md is not what results/ says; run make tables" if after != before else 0)
-    path.write_text(after)
+    for name in PAGES:
+        path = ROOT / name
+        before = path.read_text()
+        after = filled(before)
+        if "--check" not in sys.argv:
+            path.write_text(after)
+        elif after != before:
+            sys.exit(f"{name} is not what results/ says; run make tables")
 
 
 if __name__ == "__main__":

@@ -85,8 +85,8 @@ class Bench:
     save: str | None = None
     """The record's file, or none. Default: results/bench/DEVICE-DATE.json; with --quick none."""
     only: tuple[str, ...] = ()
-    """Sections to run, of training, usual, augmentation, evaluation and startup; others in the record's file stay.
-    Default: all."""
+    """Sections to run, of training, usual, methods, augmentation, evaluation and startup; others in the record's file
+    stay. Default: all."""
     data: str = "sample"
     """Whose images, as in aag train. The bundled ones are repeated to 50,000 (to 3,000 on a CPU)."""
     data_root: Path | None = None

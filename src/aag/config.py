@@ -51,8 +51,7 @@ class TrainConfig:
     width: int = 64
     """Channels of the ResNet's first stage; 64 is the real one, less is faster."""
     head: str = "auto"
-    """From features to embedding: linear, mlp, none (the embedding is the features), or auto (mlp for resnet50, else
-    linear)."""
+    """From features to embedding: linear, mlp, none (they are the same), or auto (mlp for resnet50, else linear)."""
     embedding: int = 128
     """Size of the embedding."""
 

@@ -30,7 +30,7 @@ def run(plan: Plan, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def _knn(plan: Plan) -> dict[str, Any]:
-    test, train = _clusters(plan.knn_test, KNN_WIDTH, plan.device), _clusters(plan.knn_train, KNN_WIDTH, plan.device)
+    test, train = clusters(plan.knn_test, KNN_WIDTH, plan.device), clusters(plan.knn_train, KNN_WIDTH, plan.device)
     timing = measure(
         lambda: knn_accuracy(*train, *test, k=200), repeats=plan.repeats, warm_up=plan.warm_up, device=plan.device
     )
@@ -44,8 +44,8 @@ def _knn(plan: Plan) -> dict[str, Any]:
 
 
 def _linear(plan: Plan) -> dict[str, Any]:
-    train = _clusters(plan.linear_train, LINEAR_WIDTH, plan.device)
-    test = _clusters(plan.linear_test, LINEAR_WIDTH, plan.device)
+    train = clusters(plan.linear_train, LINEAR_WIDTH, plan.device)
+    test = clusters(plan.linear_test, LINEAR_WIDTH, plan.device)
     epochs = plan.linear_epochs
     linear_probe(*train, *test, epochs=2)  # a warm-up that is shorter
     timing = measure(
@@ -121,7 +121,7 @@ def _network(width: int, reduced: torch.dtype | None) -> str:
     return f"ResNet-18, width {width}, {'bf16' if reduced == torch.bfloat16 else 'fp32'}"
 
 
-def _clusters(count: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def clusters(count: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Features around ten centres, the same for training and test rows, and the centres' numbers."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(CLASSES, width, generator=generator)

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from torch import Tensor
 from aag import data
 from aag.config import TrainConfig, recipe_config
 from aag.data import ImageSet
+
+MEASURED = ("isif", "aag", "instance", "simclr", "moco", "and", "deepcluster")  # isif is the plain method of two views
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,13 @@ class Plan:
     workers: int  # of the usual way's DataLoader
     loader_steps: int
     usual_steps: int
+
+    methods: tuple[TrainConfig, ...]  # the first one is what the others are compared with
+    methods_seconds: float  # as pass_seconds
+    methods_repeats: int
+    kmeans: tuple[int, int, int]  # rows, their width, clusters
+    whitening: tuple[int, int, int]  # rows, their width before and after
+    bank: tuple[int, int]  # images, width
 
     knn_test: int
     knn_train: int
@@ -85,6 +95,12 @@ def make_plan(device: torch.device, quick: bool = False, name: str = "sample", r
         workers=min(16, cores()),
         loader_steps=100,  # with the warm-ups of both, less than an epoch
         usual_steps=150,
+        methods=tuple(replace(_method(method, name), device=str(device)) for method in MEASURED),
+        methods_seconds=0.5,
+        methods_repeats=3,
+        kmeans=(50_000, 256, 1000),
+        whitening=(50_000, 512, 256),
+        bank=(50_000, 128),
         knn_test=10_000,
         knn_train=50_000,
         linear_train=50_000,
@@ -106,19 +122,33 @@ def make_plan(device: torch.device, quick: bool = False, name: str = "sample", r
             copy_bytes=2**28,
             loader_steps=24,
             usual_steps=24,
+            methods=tuple(replace(recipe_config("demo", name, method), device="cpu") for method in MEASURED),
+            kmeans=(3000, 64, 50),
+            whitening=(3000, 64, 32),
+            bank=(3000, 128),
             widths=((16, 1024), (64, 256)),
             evaluated=(small.width, 3000, 1000),
         )
     if quick:
-        tiny = replace(demo, width=4, batch_size=32, compile="off", device=str(device))
+        scale: dict[str, Any] = {"width": 4, "batch_size": 32, "compile": "off", "device": str(device)}
+        tiny = replace(demo, **scale)
         plan = replace(
             plan, repeats=1, warm_up=0, augment_images=64,
             training=(tiny,), training_images=128, pass_seconds=0.1, matmul_size=256, copy_bytes=2**20,
             workers=min(1, plan.workers), loader_steps=2, usual_steps=2,
+            methods=tuple(replace(recipe_config("demo", name, method), **scale) for method in MEASURED),
+            methods_seconds=0.05, methods_repeats=1, kmeans=(200, 8, 5), whitening=(200, 8, 4), bank=(200, 8),
             knn_test=50, knn_train=500, linear_train=500, linear_test=50, linear_epochs=2, linear_repeats=1,
             widths=((4, 64),), evaluated=(4, 256, 64),
         )  # fmt: skip
     return plan
+
+
+def _method(method: str, data: str) -> TrainConfig:
+    """Its recipe at the paper's batch, such that our kernels can run it. The learning rate does not change the time."""
+    changes: dict[str, dict[str, Any]] = {"simclr": {"optimizer": "sgd", "lr": 0.03}, "moco": {"norm_images": 0}}
+    config = recipe_config("paper" if method == "aag" else method, data, method)
+    return replace(config, batch_size=128, **changes.get(method, {}))
 
 
 def cores() -> int:

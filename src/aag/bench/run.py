@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from aag.bench import SECTIONS, augmentation, evaluation, machine, startup, training, usual
+from aag.bench import SECTIONS, augmentation, evaluation, machine, methods, startup, training, usual
 from aag.bench.plan import Plan, make_plan
 from aag.bench.tables import tables
 from aag.config import TrainConfig
@@ -56,6 +56,7 @@ def bench(
             "usual": lambda: usual.run(plan),
             "augmentation": lambda: augmentation.run(plan),
             "evaluation": lambda: evaluation.run(plan, runtime.dtype),
+            "methods": lambda: methods.run(plan),
         }
         assert work.keys() == set(SECTIONS)
         for name, section in work.items():

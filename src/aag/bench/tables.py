@@ -17,10 +17,11 @@ AUGMENTATION = {  # column: heading
 
 
 def tables(record: dict[str, Any]) -> Iterator[Table]:
-    """One for each section that the record holds."""
+    """Of each section that the record holds."""
     for name in SECTIONS:
         if name in record:
-            yield MAKERS[name](record[name])
+            for make in MAKERS[name]:
+                yield make(record[name])
 
 
 def _training(section: dict[str, Any]) -> Table:
@@ -89,12 +90,42 @@ def _augmentation(section: dict[str, Any]) -> Table:
     return table
 
 
+def _methods(section: dict[str, Any]) -> Table:
+    what = f"{section['network']}, width {section['width']}, batch {section['batch_size']}"
+    table = _table(f"Methods: {what}; a step end to end, beside the plain method of two views", "method")
+    for heading in ("views", "ms a step", "views\na second", "time a view\n÷ plain", "keeps", "memory\nbesides images"):
+        table.add_column(heading, justify="right")
+    for row in section["rows"]:
+        first = f"{row['method']}\n{row.get('missing', row['runtime'])}"
+        if "missing" in row:
+            table.add_row(first)
+            continue
+        table.add_row(
+            first,
+            str(row["views"]),
+            f"{row['end_to_end_ms']:,.2f}",
+            f"{row['views_per_second']['per_second']:,.0f}",
+            f"{row['view_over_plain']:.2f} ×" if "view_over_plain" in row else "–",
+            f"{row['keeps_bytes'] / 1e6:,.1f} MB",
+            _gib(row["peak_memory_besides_images"]),
+        )
+    return table
+
+
+def _between_epochs(section: dict[str, Any]) -> Table:
+    return _timed("Between epochs", section["between_epochs"])
+
+
 def _evaluation(section: dict[str, Any]) -> Table:
-    table = _table("Evaluation", "what")
+    return _timed("Evaluation", section["rows"])
+
+
+def _timed(title: str, rows: list[dict[str, Any]]) -> Table:
+    table = _table(title, "what")
     table.add_column("size")
     for heading in ("seconds", "first call", "a second"):
         table.add_column(heading, justify="right")
-    for row in section["rows"]:
+    for row in rows:
         rate = f"{row['per_second']:,.{0 if row['per_second'] > 100 else 1}f} {row['of']}"
         first = f"{row['first_seconds']:.3f}" if "first_seconds" in row else ""
         table.add_row(row["name"], row["size"], f"{row['median_seconds']:.3f}", first, rate)
@@ -119,10 +150,11 @@ def _table(title: str, first: str) -> Table:
     return table
 
 
-MAKERS: dict[str, Callable[[dict[str, Any]], Table]] = {
-    "training": _training,
-    "usual": _usual,
-    "augmentation": _augmentation,
-    "evaluation": _evaluation,
-    "startup": _startup,
+MAKERS: dict[str, tuple[Callable[[dict[str, Any]], Table], ...]] = {
+    "training": (_training,),
+    "usual": (_usual,),
+    "methods": (_methods, _between_epochs),
+    "augmentation": (_augmentation,),
+    "evaluation": (_evaluation,),
+    "startup": (_startup,),
 }

@@ -26,6 +26,7 @@ from aag.train.views import Views
 
 CALLS = 20  # in one timing of a stage, on a GPU; on a CPU a few will do
 STAGES = ("loader", "augmentation", "forward", "backward", "optimiser")
+SETTINGS = ("recipe", "network", "width", "batch_size", "auxiliary", "forward")  # that a row states
 UNTIL = ("forward", "backward", "update")  # a step as far as this
 
 
@@ -43,82 +44,109 @@ def run(plan: Plan) -> dict[str, Any]:
             "a large product"
         ),
         **ceiling,
-        "rows": [_row(plan, config, ceiling) for config in plan.training],
+        "rows": [
+            measured_row(plan, config, SETTINGS, lambda it: _numbers(plan, it, ceiling)) for config in plan.training
+        ],
     }
 
 
-def _row(plan: Plan, config: TrainConfig, ceiling: dict[str, Any]) -> dict[str, Any]:
+class Training:
+    """A configuration's training on the plan's images, from the pieces of the loop, warmed up."""
+
+    def __init__(self, plan: Plan, config: TrainConfig, runtime: Runtime) -> None:
+        self.config, self.device = config, runtime.device
+        sample = plan.image_set(plan.training_images)
+        self.spec, policy = set_settings(config, sample)
+        self.images = sample.images.to(self.device)
+        fresh_memory(self.device)
+
+        self.encoder = nets.build(self.spec, seed=0)
+        self.encoder.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.method = methods.build(methods.Setting(config, policy, len(self.images), self.encoder))
+        self.method.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.step = Step(self.encoder, self.method, config, runtime)
+        self.views = Views(self.images, self.method, config.batch_size, config.seed)
+
+        self.compile_cache = _compile_cache() if runtime.kernels or runtime.compile else None
+        started = time.perf_counter()
+        self.step.warm_up(lambda: self.views.first(0))
+        wait(self.device)
+        self.warm_up_seconds = time.perf_counter() - started
+
+        self.whole_epoch = len(self.images) // config.batch_size
+        self.lr = learning_rate(config, self.whole_epoch, self.whole_epoch)
+        self.history = torch.zeros(self.whole_epoch, len(self.step.names), device=self.device)
+        self.position = itertools.count()  # each pass goes on where the last one stopped
+
+    def pass_on(self, steps: int) -> None:
+        """Order, views and steps as the loop has them; what a method does between epochs is left out."""
+        for _ in range(steps):
+            epoch, at = divmod(next(self.position), self.whole_epoch)
+            self.history[at] = self.step(self.views.batch(epoch, at), self.lr)
+
+    def end_to_end(self, seconds: float, *, repeats: int, warm_up: int) -> dict[str, Any]:
+        """Of passes of about so many seconds, in whole chunks; an epoch at most."""
+        chunk_seconds = once(lambda: self.pass_on(self.views.batches), self.device)
+        chunks = max(1, round(seconds / chunk_seconds))
+        steps = min(self.whole_epoch, chunks * self.views.batches)
+        timing = measure(lambda: self.pass_on(steps), repeats=repeats, warm_up=warm_up, device=self.device)
+        return {
+            "steps": steps,
+            "end_to_end_ms": 1000 * timing.median / steps,
+            "views_per_second": timing.rate(steps * self.config.batch_size * len(self.method.views)),
+        }
+
+    def memory_besides_images(self) -> int | None:
+        peak = peak_memory(self.device)
+        return None if peak is None else peak - self.images.nbytes
+
+    def check(self) -> None:
+        if not all(torch.isfinite(value).all() for value in (self.history, *self.encoder.parameters())):
+            raise RuntimeError("the loss is not a number: these timings would be worth nothing")
+
+
+def measured_row(
+    plan: Plan, config: TrainConfig, names: tuple[str, ...], numbers: Callable[[Training], dict[str, Any]]
+) -> dict[str, Any]:
+    """The settings with these names, where it ran, and the numbers of its training or why there are none."""
     runtime = decide(config.validate())
+    settings = {**{name: getattr(config, name) for name in names}, "runtime": str(runtime)}
     try:
         with kernels.disabled() if runtime.is_plain else nullcontext():  # as the loop has it
-            return _train(plan, config, runtime, ceiling)
+            return {**settings, **numbers(Training(plan, config, runtime))}
     except torch.cuda.OutOfMemoryError:
-        return {**_settings(config, runtime), "missing": "not enough GPU memory"}
+        return {**settings, "missing": "not enough GPU memory"}
 
 
-def _train(plan: Plan, config: TrainConfig, runtime: Runtime, ceiling: dict[str, Any]) -> dict[str, Any]:
-    device = runtime.device
-    sample = plan.image_set(plan.training_images)
-    spec, policy = set_settings(config, sample)
-    images = sample.images.to(device)
-    fresh_memory(device)
-
-    encoder = nets.build(spec, seed=0).to(device).to(memory_format=torch.channels_last)
-    method = methods.build(methods.Setting(config, policy, len(images), encoder))
-    step = Step(encoder, method, config, runtime)
-    views = Views(images, method, config.batch_size, config.seed)
-
-    cache = _compile_cache() if runtime.kernels or runtime.compile else None
-    started = time.perf_counter()
-    step.warm_up(lambda: views.first(0))
-    wait(device)
-    warm_up = time.perf_counter() - started
-
-    whole_epoch = len(images) // config.batch_size
-    lr = learning_rate(config, whole_epoch, whole_epoch)
-    history = torch.zeros(whole_epoch, len(step.names), device=device)
-    position = itertools.count()  # each pass goes on where the last one stopped
-
-    def train_steps(steps: int) -> None:
-        for _ in range(steps):
-            epoch, at = divmod(next(position), whole_epoch)
-            history[at] = step(views.batch(epoch, at), lr)
-
-    timed: dict[str, Any] = {"repeats": plan.repeats, "warm_up": plan.warm_up, "device": device}
-    chunk_seconds = once(lambda: train_steps(views.batches), device)
-    chunks = max(1, round(plan.pass_seconds / chunk_seconds))
-    steps = min(whole_epoch, chunks * views.batches)
-    end_to_end = measure(lambda: train_steps(steps), **timed)
-    peak = peak_memory(device)  # before stages are captured
-
-    stages = _stages(plan, config, step, views, timed)
-    if not all(torch.isfinite(value).all() for value in (history, *encoder.parameters())):
-        raise RuntimeError("the loss is not a number: these timings would be worth nothing")
-
-    forward, flop = flop_per_view(spec)
-    speed = end_to_end.rate(steps * config.batch_size * len(method.views))
+def _numbers(plan: Plan, training: Training, ceiling: dict[str, Any]) -> dict[str, Any]:
+    end_to_end = training.end_to_end(plan.pass_seconds, repeats=plan.repeats, warm_up=plan.warm_up)
+    memory = training.memory_besides_images()  # before stages are captured
+    stages = _stages(plan, training)
+    training.check()
+    forward, flop = flop_per_view(training.spec)
     return {
-        **_settings(config, runtime),
-        "views": len(method.views),
-        "batches_augmented_at_once": views.batches,
-        "steps": steps,
+        "views": len(training.method.views),
+        "batches_augmented_at_once": training.views.batches,
+        "steps": end_to_end["steps"],
         **{f"{name}_ms": value for name, value in stages.items()},
         "sum_ms": sum(stages.values()),
-        "end_to_end_ms": 1000 * end_to_end.median / steps,
-        "views_per_second": speed,
+        "end_to_end_ms": end_to_end["end_to_end_ms"],
+        "views_per_second": end_to_end["views_per_second"],
         "forward_flop_per_view": forward,
         "flop_per_view": flop,
         "ceiling_views_per_second": ceiling["matmul_flops"] / flop,
-        "share_of_ceiling": speed["per_second"] * flop / ceiling["matmul_flops"],
-        "peak_memory_besides_images": None if peak is None else peak - images.nbytes,
-        "warm_up_seconds": warm_up,
-        "compile_cache": cache,
+        "share_of_ceiling": end_to_end["views_per_second"]["per_second"] * flop / ceiling["matmul_flops"],
+        "peak_memory_besides_images": memory,
+        "warm_up_seconds": training.warm_up_seconds,
+        "compile_cache": training.compile_cache,
     }
 
 
-def _stages(plan: Plan, config: TrainConfig, step: Step, views: Views, timed: dict[str, Any]) -> dict[str, float]:
+def _stages(plan: Plan, training: Training) -> dict[str, float]:
     """Milliseconds a step of each stage."""
-    images, device, size = views.images, views.images.device, views.batches * config.batch_size
+    config, step, views = training.config, training.step, training.views
+    images, device, size = training.images, training.device, views.batches * config.batch_size
+    timed: dict[str, Any] = {"repeats": plan.repeats, "warm_up": plan.warm_up, "device": device}
     order = permutation(config.seed, 0, len(images), device)
     calls = CALLS if plan.cuda and not plan.quick else 2
     epoch, chunk = itertools.count(), itertools.count()
@@ -151,11 +179,6 @@ def _stages(plan: Plan, config: TrainConfig, step: Step, views: Views, timed: di
         update - backward,
     )
     return dict(zip(STAGES, values, strict=True))
-
-
-def _settings(config: TrainConfig, runtime: Runtime) -> dict[str, Any]:
-    names = ("recipe", "network", "width", "batch_size", "auxiliary", "forward")
-    return {**{name: getattr(config, name) for name in names}, "runtime": str(runtime)}
 
 
 def _compile_cache() -> str:
