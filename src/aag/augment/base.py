@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from aag.augment.counted import keys
+from aag.augment.parts import by_parts
 from aag.errors import AAGError
 
 
@@ -23,9 +24,14 @@ class Augmentation:
             key = keys(seed, 0, torch.arange(len(images), device=images.device))
         if key.shape != images.shape[:1]:
             raise AAGError(f"expected one key for each of {len(images)} images, got {tuple(key.shape)}")
-        return self.draw(images, key)
+        return self.views(images, key)
+
+    def views(self, images: Tensor, key: Tensor) -> Tensor:
+        """One of each image, by its key; nothing is checked."""
+        return by_parts(self.draw, images, key)
 
     def draw(self, images: Tensor, key: Tensor) -> Tensor:
+        """The same for a part of the batch, on one core of a CPU: what a family defines."""
         raise NotImplementedError
 
 

@@ -29,7 +29,8 @@ class Views:
 
     def __init__(self, images: Tensor, method: Method, batch_size: int, seed: int) -> None:
         self.images, self.method, self.batch_size, self.seed = images, method, batch_size, seed
-        pixels = PIXELS if images.device.type == "cuda" else PIXELS // 8  # on a CPU, what the cache holds
+        # On a CPU, what the caches hold: 512 images of 32×32, or 128 for each of many cores.
+        pixels = PIXELS if images.device.type == "cuda" else max(PIXELS // 8, PIXELS // 32 * torch.get_num_threads())
         affordable = pixels // (images.shape[2] * images.shape[3]) // batch_size
         self.batches = max(1, min(affordable, len(images) // batch_size))  # of a chunk
         self._order: tuple[int, Tensor, bool] | None = None  # an epoch, its images' order, and whether the method's own
@@ -67,5 +68,5 @@ class Views:
         place = torch.arange(chunk * size, (chunk + 1) * size, device=order.device) % len(order)
         ids = order[place]
         images, number = self.images[ids], place if ordered else ids
-        views = [family.draw(images, keys(self.seed, epoch, number, v)) for v, family in enumerate(self.method.views)]
+        views = [family.views(images, keys(self.seed, epoch, number, v)) for v, family in enumerate(self.method.views)]
         return Batch(torch.stack(views), ids)
