@@ -298,11 +298,13 @@ def test_a_method_has_its_own_recipe_and_a_small_one(method):
     [
         ({"method": "instance", "loss": "nt-xent"}, "--method instance has no --loss nt-xent; use own"),
         ({"method": "moco", "loss": "dcl"}, "--method moco has no --loss dcl; use gnt-xent or nt-xent"),
-        ({"epochs": 10, "rounds": 3}, "--epochs 10 cannot be divided into 3 --rounds"),
+        ({"epochs": 10, "rounds": 3}, "cannot be divided into 3 --rounds; use --rounds 1, or --epochs 9"),
         ({"norm_images": 48}, "--batch-size 128 is no multiple of --norm-images 48"),
         ({"norm_images": 1}, "leaves batch norm nothing to compare"),
         ({"decay_at": (0.5, 1.5)}, "--decay-at takes shares of the epochs"),
-        ({"key_momentum": 1.0}, "--key-momentum must be below 1"),
+        ({"method": "moco", "loss": "nt-xent", "key_momentum": 1.0}, "--key-momentum must be below 1"),
+        ({"clusters": 50}, "--clusters means nothing to aag; leave it out"),
+        ({"method": "simclr", "auxiliary": "none"}, "--auxiliary means nothing to simclr; leave it out"),
     ],
 )
 def test_what_does_not_go_together_is_told(changes, words):

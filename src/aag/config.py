@@ -19,6 +19,13 @@ LOSSES_OF = {  # for each method; the others have their own alone
     "simclr": ("gnt-xent", "nt-xent", "dcl", "dclw"),
     "moco": ("gnt-xent", "nt-xent"),
 }
+USED_BY = {  # options that mean something to some methods alone
+    **dict.fromkeys(("auxiliary", "auxiliary_crop", "policy", "rand_n", "rand_magnitude"), ("aag",)),
+    "bank_momentum": ("instance", "and", "super-and"),
+    "negatives": ("instance",),
+    **dict.fromkeys(("queue", "key_momentum", "symmetric"), ("moco",)),
+    "clusters": ("deepcluster",),
+}
 OPTIMIZERS = ("sgd", "lars", "adam")
 SCHEDULES = ("cosine", "step", "constant")
 BASICS = ("paper", "isif", "simclr", "crop", "amdim")
@@ -49,11 +56,11 @@ class TrainConfig:
     """resnet18, resnet50, alexnet, alexnet-ip, amdim, or any timm model by name; with +sobel behind it (resnet18+sobel)
     a second branch of the same kind sees the edges."""
     width: int = 64
-    """Channels of the ResNet's first stage; 64 is the real one, less is faster."""
+    """Channels of the ResNet's first stage, and the scale of amdim; 64 is the real one, less is faster."""
     head: str = "auto"
     """From features to embedding: linear, mlp, none (they are the same), or auto (mlp for resnet50, else linear)."""
     embedding: int = 128
-    """Size of the embedding."""
+    """Size of the embedding; with --head none it is that of the features."""
 
     epochs: int = 200
     """Passes over the images."""
@@ -68,7 +75,7 @@ class TrainConfig:
     decay_by: float = 0.1
     """What it is multiplied by then."""
     rounds: int = 1
-    """Rounds that the epochs are divided into; the learning rate starts anew in each (and, super-and)."""
+    """Rounds that the epochs are divided into; the learning rate starts anew in each."""
     warmup_epochs: int | None = None
     """Epochs of linear warm-up. None: 10 (at most half of the run) above a batch of 256, else none."""
     optimizer: str = "sgd"
@@ -87,7 +94,7 @@ class TrainConfig:
     """τ: cosine similarities are divided by it."""
 
     basic: str = "paper"
-    """Preset of the basic views: paper, isif or simclr."""
+    """Preset of the basic views: paper, isif, simclr, crop (colours left alone) or amdim."""
     auxiliary: str = "autoaugment"
     """The third view: autoaugment, randaugment, basic (three basic views) or none (two basic views)."""
     auxiliary_crop: str = "resized"
@@ -116,7 +123,7 @@ class TrainConfig:
     norm_images: int = 0
     """Images that batch norm sees together, as if that many were on each GPU; moco shuffles keys among them. 0: all."""
     clusters: int = 1000
-    """Of k-means (deepcluster)."""
+    """Of k-means, at most one for ten images (deepcluster)."""
 
     seed: int = 0
     """Of the weights, the order of the images and every augmentation."""
@@ -148,6 +155,9 @@ class TrainConfig:
                 raise unknown(field.replace("_", " "), getattr(self, field), known)
         if self.loss not in (losses := LOSSES_OF.get(self.method, ("own",))):
             raise AAGError(f"--method {self.method} has no --loss {self.loss}; use {' or '.join(losses)}")
+        for field, methods in USED_BY.items():
+            if self.method not in methods and getattr(self, field) != getattr(TrainConfig, field):
+                raise AAGError(f"--{field.replace('_', '-')} means nothing to {self.method}; leave it out")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise AAGError(f"unknown device {self.device!r}; use auto, cpu, cuda or cuda:N")
         least = {
@@ -168,9 +178,15 @@ class TrainConfig:
         if any(not 0 < share <= 1 for share in self.decay_at):
             raise AAGError(f"--decay-at takes shares of the epochs, above 0 and at most 1, not {self.decay_at}")
         if self.epochs % self.rounds:
-            raise AAGError(f"--epochs {self.epochs} cannot be divided into {self.rounds} --rounds")
+            raise AAGError(
+                f"--epochs {self.epochs} cannot be divided into {self.rounds} --rounds; use --rounds 1, or --epochs "
+                f"{self.rounds * max(1, round(self.epochs / self.rounds))}"
+            )
         if self.norm_images and self.batch_size % self.norm_images:
-            raise AAGError(f"--batch-size {self.batch_size} is no multiple of --norm-images {self.norm_images}")
+            raise AAGError(
+                f"--batch-size {self.batch_size} is no multiple of --norm-images {self.norm_images}; "
+                "use --norm-images 0 for the whole batch"
+            )
         if self.norm_images == 1:
             raise AAGError("--norm-images 1 leaves batch norm nothing to compare; 0 stands for the whole batch")
         for field, high in {"rand_magnitude": 30, "rand_n": 16}.items():
@@ -354,11 +370,11 @@ RECIPES: dict[str, Recipe | None] = {
             "optimizer": "adam",
             "lr": 2e-4 * 128 / 200,
             "momentum": 0.8,
-            "weight_decay": 0.0,
+            "weight_decay": 1e-5,
             "schedule": "step",
             "decay_at": (250 / 300, 280 / 300),
             "decay_by": 0.2,
-            "warmup_epochs": 0,
+            "warmup_epochs": 2,
         },
     ),
     "demo": Recipe(
@@ -391,11 +407,14 @@ def recipe_config(recipe: str, data: str, method: str = "aag") -> TrainConfig:
     return replace(TrainConfig(data=data, recipe=recipe), **settings)
 
 
-# What a method needs besides, to learn something from 3,000 images in two minutes.
+# What a method needs besides, to learn something from 3,000 images in two or three minutes.
 SMALL: dict[str, dict[str, Any]] = {
-    "and": {"rounds": 3},
+    # One view an image: epochs are cheap, and a bank takes many. τ 0.1 and demo's rate first undo what chance gave.
+    "instance": {"epochs": 24, "lr": 0.06, "temperature": 0.2},
+    "and": {"epochs": 24, "lr": 0.06, "temperature": 0.2, "rounds": 2},
     "super-and": {"rounds": 3},
     "moco": {"queue": 512, "norm_images": 0},
     "simclr": {"optimizer": "sgd"},
-    "deepcluster": {"clusters": 100},
+    "deepcluster": {"epochs": 18, "clusters": 100},
+    "amdim": {"lr": 4e-3},  # Adam's; demo's is SGD's
 }

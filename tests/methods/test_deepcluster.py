@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from aag import nets
+from aag import AAGError, nets
 from aag.config import recipe_config
 from aag.methods.base import Setting
 from aag.methods.deepcluster import DeepCluster
@@ -16,7 +16,7 @@ N = 120
 
 @pytest.fixture
 def encoder():
-    return nets.build(nets.EncoderSpec("resnet18", width=4), seed=0)
+    return nets.build(nets.EncoderSpec("resnet18", width=4, head="none"), seed=0)
 
 
 @pytest.fixture
@@ -43,9 +43,18 @@ def cluster(method, epoch=0, seed=0):
 def test_it_takes_one_view_and_no_more_clusters_than_a_tenth_of_the_images(method):
     assert len(method.views) == 1
     assert method.clusters == 6
-    assert DeepCluster((), 95, 8).clusters == 9
-    assert DeepCluster((), 15, 8).clusters == 2
     assert DeepCluster((), 50_000, 8).clusters == 1000
+    assert DeepCluster((), 15, 8, 2).clusters == 2
+    with pytest.raises(AAGError, match="--clusters 10 leaves fewer than 10 of 95 images to a cluster; use at most 9"):
+        DeepCluster((), 95, 8, 10)
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp", "auto"])
+def test_a_head_that_nothing_trains_is_refused(head):
+    encoder = nets.build(nets.EncoderSpec("resnet18", width=4, head=head), seed=0)
+    config = replace(recipe_config("deepcluster", "cifar10"), clusters=6)
+    with pytest.raises(AAGError, match="--method deepcluster trains no head; use --head none"):
+        DeepCluster.from_setting(Setting(config, "cifar10", N, encoder))
 
 
 def test_clusters_follow_the_features(method):

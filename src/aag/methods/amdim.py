@@ -16,7 +16,7 @@ from torch import Tensor
 from aag.augment import Augmentation
 from aag.augment.counted import keys, uniforms
 from aag.errors import AAGError
-from aag.methods.base import Embeddings, Method, Outcome, Setting
+from aag.methods.base import Embeddings, Method, Outcome, Setting, needs_no_head
 from aag.nets import Encoder
 from aag.nets.amdim import AMDIMNet
 
@@ -69,6 +69,7 @@ class AMDIM(Method):
         config = setting.config
         if not isinstance(setting.encoder.backbone, AMDIMNet):
             raise AAGError(f"--method amdim compares maps that only --network amdim has, not {config.network}")
+        needs_no_head(setting)
         views = cls.families(config, setting.policy)
         return cls(views, setting.images, seed=config.seed, joint=config.forward == "joint")
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from aag.augment import Augmentation, BasicAugment
 from aag.config import TrainConfig
+from aag.errors import AAGError
 from aag.nets import Encoder
 
 Embeddings = Sequence[Tensor] | Tensor  # of each view [n, d]; one tensor [V, n, d] where they came from one pass
@@ -59,7 +60,7 @@ class Method(nn.Module):
     def forward(self, encoder: Encoder, images: Tensor, index: Tensor) -> Outcome:
         """The loss of views uint8 [V, n, 3, H, W] of the images with these numbers, int64 [n].
 
-        Products run in the network's precision here; `loss` gets full precision.
+        Under autocast, which ends before `loss`; the embeddings come in the network's precision.
         """
         embeddings = self.embed(encoder, images)
         with full_precision(images):
@@ -98,6 +99,12 @@ def basic(config: TrainConfig) -> BasicAugment:
     return BasicAugment.preset(config.basic, flip=0.5 if config.flip else 0.0)
 
 
+def needs_no_head(setting: Setting) -> None:
+    """For a method whose loss is of features: a head would stay as it was drawn, and be evaluated."""
+    if not isinstance(setting.encoder.head, nn.Identity):
+        raise AAGError(f"--method {setting.config.method} trains no head; use --head none")
+
+
 def full_precision(tensor: Tensor) -> torch.autocast:
-    """No autocast: losses are computed in float32."""
+    """No autocast: products are computed in what their operands are."""
     return torch.autocast(tensor.device.type, enabled=False)

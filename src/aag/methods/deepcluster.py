@@ -18,7 +18,8 @@ from aag.augment import Augmentation
 from aag.augment.counted import keys, permutation, uniforms
 from aag.cluster import kmeans, mutual_information, whiten
 from aag.config import TrainConfig
-from aag.methods.base import Embeddings, Extract, Method, Outcome, Setting, basic
+from aag.errors import AAGError
+from aag.methods.base import Embeddings, Extract, Method, Outcome, Setting, basic, needs_no_head
 from aag.nets import Encoder
 
 LEAST = 10  # images to a cluster on average; with fewer, k-means tells images apart and not kinds
@@ -26,8 +27,6 @@ TOP, DRAWS = -3, -4  # in the place of a view's number: draws of their own
 
 
 class DeepCluster(Method):
-    """At most one cluster for ten images: a small set gets fewer than `clusters`."""
-
     labels: Tensor
     nmi: Tensor
     logs = ("accuracy", "nmi")  # of telling an image's cluster; between the last two clusterings
@@ -36,7 +35,12 @@ class DeepCluster(Method):
         self, views: Sequence[Augmentation], images: int, features: int, clusters: int = 1000, *, seed: int = 0
     ) -> None:
         super().__init__(views)
-        self.clusters = max(2, min(clusters, images // LEAST))
+        if clusters > max(2, images // LEAST):
+            raise AAGError(
+                f"--clusters {clusters} leaves fewer than {LEAST} of {images:,} images to a cluster; "
+                f"use at most {max(2, images // LEAST)}"
+            )
+        self.clusters = clusters
         self.seed = seed
         self.register_buffer("labels", torch.arange(images) % self.clusters)  # [N]
         self.register_buffer("nmi", torch.zeros(()))
@@ -46,6 +50,7 @@ class DeepCluster(Method):
     @classmethod
     def from_setting(cls, setting: Setting) -> Self:
         config = setting.config
+        needs_no_head(setting)
         views = cls.families(config, setting.policy)
         return cls(views, setting.images, setting.encoder.feature_dim, config.clusters, seed=config.seed)
 

@@ -10,7 +10,7 @@ softmax over all images, which is for sets of a million.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -79,17 +79,17 @@ class Instance(Method):
 
     @classmethod
     def from_setting(cls, setting: Setting) -> Self:
+        return cls(**cls.shared(setting), negatives=setting.config.negatives)
+
+    @classmethod
+    def shared(cls, setting: Setting) -> dict[str, Any]:
+        """What all methods with a bank are built from."""
         config = setting.config
-        return cls(
-            cls.families(config, setting.policy),
-            setting.images,
-            setting.encoder.embedding_dim,
-            config.temperature,
-            config.bank_momentum,
-            negatives=config.negatives,
-            seed=config.seed,
-            joint=config.forward == "joint",
-        )
+        return {
+            "views": cls.families(config, setting.policy), "images": setting.images,
+            "dim": setting.encoder.embedding_dim, "temperature": config.temperature, "momentum": config.bank_momentum,
+            "seed": config.seed, "joint": config.forward == "joint",
+        }  # fmt: skip
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> Outcome:
         (x,) = embeddings

@@ -46,17 +46,7 @@ class AND(Instance):
 
     @classmethod
     def from_setting(cls, setting: Setting) -> Self:
-        config = setting.config
-        return cls(
-            cls.families(config, setting.policy),
-            setting.images,
-            setting.encoder.embedding_dim,
-            config.temperature,
-            config.bank_momentum,
-            round_epochs=config.epochs // config.rounds,
-            seed=config.seed,
-            joint=config.forward == "joint",
-        )
+        return cls(**cls.shared(setting), round_epochs=setting.config.epochs // setting.config.rounds)
 
     def before_epoch(self, epoch: int, extract: Extract) -> None:
         number, within = divmod(epoch, self.round_epochs)

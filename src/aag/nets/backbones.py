@@ -23,8 +23,8 @@ class Backbone(NamedTuple):
 
 def backbone(spec: EncoderSpec) -> Backbone:
     """The network that `spec` names, freshly initialised."""
-    plain, plus, _ = spec.network.partition("+sobel")
-    if plus:
+    plain = spec.network.removesuffix("+sobel")
+    if plain != spec.network:
         from aag.nets.sobel import SobelPair
 
         pair = SobelPair(lambda: backbone(replace(spec, network=plain)))

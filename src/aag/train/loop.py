@@ -95,10 +95,9 @@ class Trainer:
             write_bytes(run.skipped_file, "".join(f"{line}\n" for line in skipped).encode())
         self.reporter.start(self, self._where()["step"])
         if self.progress.epoch < config.epochs:
-            run.log(
-                [{"kind": "start", **self._where(), **provenance(str(runtime.device)), "runtime": str(self.runtime)}]
-            )
-            self._warm_up()
+            self._warm_up()  # first: it may have to do with less, and the record is to say with what
+            start = {**self._where(), **provenance(str(runtime.device)), "runtime": str(self.runtime)}
+            run.log([{"kind": "start", **start}])
         if self.progress.epoch == self.progress.step == 0 and not run.checkpoint.exists():
             self._knn()
             self._save()
