@@ -151,8 +151,8 @@ def test_evaluation_and_startup_are_measured(record: dict[str, Any]) -> None:
 
 def test_every_number_is_positive(record: dict[str, Any]) -> None:
     # Stages are differences of timings; the optimiser's of two steps may come out below nothing on a busy machine.
-    # Most methods keep nothing.
-    signed = ("backward_ms", "optimiser_ms", "augmentation_ms", "warm_up_seconds", "keeps_bytes")
+    # Most methods keep nothing, and have batch norm of the whole batch.
+    signed = ("backward_ms", "optimiser_ms", "augmentation_ms", "warm_up_seconds", "keeps_bytes", "norm_images")
     numbers = [
         (path, value)
         for section in SECTIONS
@@ -387,10 +387,10 @@ def test_a_gpus_plan_trains_the_methods_that_kernels_can_run() -> None:
     found = {config.method: config.validate() for config in plan.methods}
     assert tuple(found) == MEASURED
     for config in found.values():
-        assert (config.network, config.width, config.batch_size, config.norm_images) == ("resnet18", 64, 128, 0)
+        assert (config.network, config.width, config.batch_size) == ("resnet18", 64, 128)
         assert _without_kernels(config) == ""
     assert found["simclr"].optimizer == "sgd"
-    assert found["moco"].queue == 4096
+    assert (found["moco"].queue, found["moco"].norm_images) == (4096, 64)
     assert (plan.kmeans, plan.whitening, plan.bank) == ((50_000, 256, 1000), (50_000, 512, 256), (50_000, 128))
 
 

@@ -83,6 +83,47 @@ def test_a_long_curve_is_thinned_to_its_shape(tmp_path, config, epochs):
     assert min(epochs, 49) <= len(shown) <= 101
 
 
+@pytest.mark.parametrize(
+    ("rows", "points"), [(0, 0), (1, 1), (199, 199), (200, 200), (201, 101), (1600, 200), (8000, 200)]
+)
+def test_curves_over_the_steps_are_means_of_equal_windows(tmp_path, config, rows, points):
+    run = a_run(tmp_path / "run", replace(config, epochs=1), 1, {})
+    run.keep_metrics(lambda row: row["kind"] != "steps")
+    logged = [{"step": 50 * n, "loss": 1 / n, "positive_gradient": n / 3} for n in range(1, rows + 1)]
+    run.log([{"kind": "steps", "epoch": 1, **row} for row in logged])
+    write_json(run.evaluation_file, {"results": EVALUATION})
+    curves = make_record(run)["curves"]
+    assert list(curves) == (["step", "loss", "positive_gradient"] if rows else ["step"])
+    assert {len(curve) for curve in curves.values()} == {points}
+    if rows:
+        window = -(-rows // 200)
+        assert curves["step"][0] == 50 * window
+        assert curves["step"][-1] == 50 * rows
+        assert curves["positive_gradient"][0] == pytest.approx((window + 1) / 6, rel=1e-4)
+        last = logged[(points - 1) * window :]
+        assert curves["loss"][-1] == pytest.approx(sum(row["loss"] for row in last) / len(last), rel=1e-4)
+
+
+def test_a_statistic_that_was_logged_in_a_part_of_the_run_has_no_curve(finished):
+    finished.log([{"kind": "steps", "epoch": 3, "step": 30, "loss": 0.5, "positive_similarity": 0.9}])
+    assert list(make_record(finished)["curves"]) == ["step", "loss"]
+
+
+def test_the_record_of_a_long_run_stays_small(tmp_path, config):
+    epochs = 1000
+    run = a_run(tmp_path / "run", replace(config, epochs=epochs), epochs, {5 * n: 50 + n / 7 for n in range(201)})
+    run.keep_metrics(lambda row: row["kind"] != "steps")
+    statistics = ("loss", "positive_gradient", "negative_gradient", "positive_similarity", "negative_similarity")
+    run.log(
+        {"kind": "steps", "epoch": epoch, "step": 390 * epoch + 50 * part}
+        | {name: -epoch / 7 - part / 11 for name in statistics}
+        for epoch in range(epochs)
+        for part in range(8)
+    )
+    write_json(run.evaluation_file, {"results": EVALUATION})
+    assert write_record(run, tmp_path / "results").stat().st_size < 30_000
+
+
 def test_the_file_is_named_after_the_settings(finished, config, tmp_path):
     path = write_record(finished, tmp_path / "new" / "results")
     assert path == tmp_path / "new" / "results" / f"{config.run_name()}.json"

@@ -1,6 +1,6 @@
 """Fills the pages' tables from the records under results/: numbers are never typed.
 
-python tools/make_tables.py            # writes README.md and docs/methods.md
+python tools/make_tables.py            # writes README.md, docs/methods.md and docs/reproduction.md
 python tools/make_tables.py --check    # fails if they are not what the records say
 """
 
@@ -9,9 +9,11 @@ import re
 import sys
 from pathlib import Path
 
+from aag.report.markdown import markdown as reproduction
 from run_tables import ROOT, markdown, methods_table, results_table
 
-PAGES = ("README.md", "docs/methods.md")
+PAGES = ("README.md", "docs/methods.md")  # with tables in their places
+WHOLE = "docs/reproduction.md"  # written from its first line to its last
 
 
 def augmentation_table() -> str:
@@ -179,10 +181,10 @@ def filled(page: str) -> str:
 
 
 def main() -> None:
-    for name in PAGES:
+    for name in (*PAGES, WHOLE):
         path = ROOT / name
-        before = path.read_text()
-        after = filled(before)
+        before = path.read_text() if path.exists() else ""
+        after = reproduction(ROOT / "results", path) if name == WHOLE else filled(before)
         if "--check" not in sys.argv:
             path.write_text(after)
         elif after != before:

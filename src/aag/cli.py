@@ -27,6 +27,7 @@ Image representations without labels, on one modest GPU, with small batches.
   aag evaluate    weighted kNN and linear evaluation of a run, by the paper's protocols
   aag data        the known sets, where they lie; aag data fetch NAME gets one
   aag recipes     the named settings, with what to expect of each
+  aag reproduce   the paper's tables and figures: what each needs and what is done; runs the rest
   aag bench       speed and memory of every stage on this machine, beside the usual way
 
   aag COMMAND --help   a command's options          aag --version
@@ -60,6 +61,8 @@ class Evaluate:
     """bf16 or fp32. auto: bf16 on a GPU that has it, else fp32."""
     record: Path | None = None
     """Folder for a record of the finished run: settings, curve, numbers and provenance in one JSON file."""
+    tsne: bool = False
+    """A t-SNE projection of the test images' embeddings, too, beside the record."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,18 @@ class Bench:
     """Whose images, as in aag train. The bundled ones are repeated to 50,000 (to 3,000 on a CPU)."""
     data_root: Path | None = None
     """Where data sets lie. Default: $AAG_DATA, else the cache folder."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """All tables and figures on one page, ours beside the paper's, drawn from the records."""
+
+    out: Path = Path("reproduction.html")
+    """The page: one HTML file that needs nothing else."""
+    markdown: Path | None = None
+    """The same as Markdown, too."""
+    results: Path = Path("results")
+    """Where the records lie."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -158,8 +173,10 @@ def _train(arguments: list[str]) -> int:
         say(f"  aag evaluate {shlex.quote(str(folder))}")
     say(f"  python -c \"import aag; print(aag.load('{folder}').spec)\"")
     if config.data == "sample":
-        say("  aag train --data FOLDER --recipe demo     # your own images, no labels needed")
-        say("  aag train --data cifar10 --recipe paper   # the paper's AAG; aag data fetch cifar10 first")
+        method = "" if config.method == "aag" else f" --method {config.method}"
+        whole = " --recipe paper   # the paper's AAG" if not method else f"{method}   # with its own recipe"
+        say(f"  aag train --data FOLDER --recipe demo{method}     # your own images, no labels needed")
+        say(f"  aag train --data cifar10{whole}; aag data fetch cifar10 first")
     return 0
 
 
@@ -183,41 +200,29 @@ def _evaluate(arguments: list[str]) -> int:
     config = run.config()
     if options.record and (not options.linear or options.data not in (None, config.data)):
         raise AAGError("--record is for the whole evaluation on the run's own data: leave out --data and --no-linear")
-    if not run.encoder_file.exists():
-        raise AAGError(f"{run.folder} has no encoder yet: its training has not finished or been stopped")
+    if options.tsne and not options.record:
+        raise AAGError("--tsne is kept beside the record: give --record FOLDER, too")
 
-    import torch
+    from aag.evaluate.run import evaluate_run, write_projection
 
-    from aag import data, nets
-    from aag.evaluate.protocols import evaluate_encoder
-    from aag.files import write_json
-    from aag.provenance import provenance
-    from aag.train.runtime import decide
-
-    runtime = decide(replace(config, device=options.device, precision=options.precision).validate())
-    source, root = options.data or config.data, options.data_root or config.data_root
-    train_set, test_set = data.load_pair(source, root=root, image_size=config.image_size)
-    encoder = nets.load(run.encoder_file, device=runtime.device)
-    dtype = torch.bfloat16 if runtime.dtype == torch.bfloat16 else None
-    results = evaluate_encoder(
-        encoder, train_set, test_set, k=options.k, temperature=options.temperature, linear=options.linear,
-        linear_epochs=options.linear_epochs, seed=config.seed, dtype=dtype,
-    )  # fmt: skip
+    given = {name: value for name, value in vars(options).items() if name not in ("run", "record", "tsne")}
+    found = evaluate_run(run, **given)
     console = _console()
-    epoch = int(encoder.extra["epoch"])
-    if epoch < config.epochs:
-        note = f"note: {run.folder} is not finished: this is its encoder after epoch {epoch} of {config.epochs}"
-        console.print(note, highlight=False, soft_wrap=True)
-    console.print(_table(f"{run.folder.name}, on {train_set.name}", results))
-    # Another data set's numbers stand beside the run's own, not in their place.
-    other = source != config.data
-    file = run.folder / f"evaluation-{train_set.name}.json" if other else run.evaluation_file
-    write_json(file, {"data": source, "epoch": epoch, "results": results, **provenance(str(runtime.device))})
-    console.print(f"saved in {file}", highlight=False, soft_wrap=True)
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    if found.epoch < config.epochs:
+        say(f"note: {run.folder} is not finished: this is its encoder after epoch {found.epoch} of {config.epochs}")
+    console.print(_table(f"{run.folder.name}, on {found.data}", found.results))
+    say(f"saved in {found.file}")
     if options.record:
         from aag.records import write_record
 
-        console.print(f"recorded in {write_record(run, options.record)}", highlight=False, soft_wrap=True)
+        say(f"recorded in {write_record(run, options.record)}")
+    if options.tsne and options.record:
+        where = {name: given[name] for name in ("data_root", "device", "precision")}
+        say(f"projected in {write_projection(run, options.record, **where)}")
     return 0
 
 
@@ -305,6 +310,24 @@ def _bench(arguments: list[str]) -> int:
     return 0
 
 
+def _reproduce(arguments: list[str]) -> int:
+    if arguments[:1] == ["page"]:
+        options = _parse(Page, "reproduce page", arguments[1:])
+        from aag.report import write_markdown, write_page
+
+        console = _console()
+        written = [write_page(options.results, options.out)]
+        if options.markdown:
+            written.append(write_markdown(options.results, options.markdown))
+        for path in written:
+            console.print(f"written to {path}", highlight=False, soft_wrap=True)
+        return 0
+    from aag.paper.plan import Reproduce
+    from aag.paper.runner import reproduce
+
+    return reproduce(_parse(Reproduce, "reproduce", arguments), _console())
+
+
 def _duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -323,6 +346,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "evaluate": _evaluate,
     "data": _data,
     "recipes": _recipes,
+    "reproduce": _reproduce,
     "bench": _bench,
 }
 

@@ -41,6 +41,7 @@ def make_record(run: Run) -> dict[str, Any]:
         "loss_by_epoch": [
             (row["epoch"], round(row["loss"], 4)) for row in epochs if _shown(row["epoch"], config.epochs)
         ],
+        "curves": _curves([row for row in rows if row["kind"] == "steps"]),
         "seconds": result.seconds,
         "views_per_second": result.views_per_second,
         "peak_memory": epochs[-1].get("peak_memory"),
@@ -55,6 +56,23 @@ def _rounded(accuracy: float | None) -> float | None:
 def _shown(epoch: int, epochs: int) -> bool:
     """About fifty points of a curve, the first and the last among them."""
     return epoch in (1, epochs) or epoch % max(1, epochs // 50) == 0
+
+
+POINTS = 200  # of a curve over the steps, at most: more than a figure can show, and a few kB
+
+
+def _curves(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """What was logged over the steps, in means of equal windows; "step" is the last of each window."""
+    window = max(1, -(-len(rows) // POINTS))
+    windows = [rows[start : start + window] for start in range(0, len(rows), window)]
+    # A statistic that an older version did not log, for the part of a run that it trained, has no curve.
+    names = [name for name in (rows[0] if rows else ()) if all(name in row for row in rows)]
+    curves: dict[str, list[float]] = {"step": [part[-1]["step"] for part in windows]}
+    for name in names:
+        if name not in ("kind", "epoch", "step"):
+            means = (sum(row[name] for row in part) / len(part) for part in windows)
+            curves[name] = [float(f"{mean:.5g}") for mean in means]
+    return curves
 
 
 def write_record(run: Run, folder: Path) -> Path:

@@ -33,7 +33,7 @@ def test_version(word, capsys):
     assert capsys.readouterr().out == f"aag {aag.__version__}\n"
 
 
-@pytest.mark.parametrize(("word", "near"), [("trian", "train"), ("eval", "evaluate"), ("recipe", "recipes")])
+@pytest.mark.parametrize(("word", "near"), [("trian", "train"), ("eval", "evaluate"), ("bnech", "bench")])
 def test_an_unknown_command_is_told_with_its_near_match(word, near, capsys):
     assert main([word]) == 2
     said = capsys.readouterr()

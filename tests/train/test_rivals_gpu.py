@@ -49,3 +49,4 @@ def test_the_others_are_compiled(tiny, method):
     result = train(small(replace(tiny, device="cuda", width=16, epochs=2), method))
     assert "torch.compile" in result.run.metrics()[0]["runtime"]
     assert "CUDA graph" in result.run.metrics()[0]["runtime"]
+    assert "failed" not in result.run.metrics()[0]["runtime"]

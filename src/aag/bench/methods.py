@@ -15,7 +15,7 @@ from aag.cluster import kmeans, whiten
 from aag.methods import Method
 from aag.methods.bank import Bank
 
-SETTINGS = ("method", "recipe", "network", "width", "batch_size", "loss", "optimizer")
+SETTINGS = ("method", "recipe", "network", "width", "batch_size", "loss", "optimizer", "norm_images")
 ITERATIONS = 20  # of k-means, as DeepCluster has them
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aag.config import TrainConfig, recipe_config
-from aag.errors import unknown
+from aag.errors import AAGError, unknown
 
 EMPTY = "–"  # a cell that the paper leaves so
 
@@ -129,8 +129,10 @@ def find(name: str) -> Table | Figure:
 
 def with_epochs(config: TrainConfig, scale: float) -> TrainConfig:
     """A short version of a run: whole rounds of so many times their epochs, at least one."""
+    if not 0 < scale <= 1:
+        raise AAGError(f"--epochs-scale must lie above 0 and be at most 1, not {scale}")
     if scale == 1:
         return config
-    epochs = config.rounds * max(1, round(config.epochs / config.rounds * scale))
-    warmup = None if config.warmup_epochs is None else round(config.warmup_epochs * scale)
-    return replace(config, epochs=epochs, warmup_epochs=warmup)
+    each = max(1, round(config.epochs / config.rounds * scale))
+    warmup = None if config.warmup_epochs is None else min(round(config.warmup_epochs * scale), each - 1)
+    return replace(config, epochs=config.rounds * each, warmup_epochs=warmup)

@@ -3,10 +3,13 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from aag.config import TrainConfig
+from aag.data.known import KNOWN
+from aag.errors import AAGError
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,15 @@ class Result:
     @property
     def name(self) -> str:
         return self.record["name"]
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        return self.config.identity()
+
+    @property
+    def gpu(self) -> str | None:
+        """Of the last session; None: a CPU."""
+        return self.record["sessions"][-1]["gpu"]
 
     def measure(self, measure: str) -> float | None:
         """knn (the last epoch's), linear, or knn@E; in percent."""
@@ -40,31 +52,31 @@ class Results:
         self.damaged: dict[Path, str] = {}
         for path in sorted(folder.glob("*.json")):
             try:
-                record = json.loads(path.read_text(encoding="utf-8"))
-                config = TrainConfig.from_json(record["settings"])
-                _ = record["name"], record["knn"]["last"], record["evaluation"], record["knn_by_epoch"]
-                self.all.append(Result(path, record, config))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                self.damaged[path] = f"{type(error).__name__}: {error}"
+                self.all.append(_read(path))
+            except _DAMAGE as error:
+                self.damaged[path] = _why(error)
 
     def of(self, config: TrainConfig) -> list[Result]:
         """Of this run, with any seed, by seed."""
-        wanted = _but(config, "seed")
-        return self._where(lambda result: _but(result.config, "seed") == wanted)
+        wanted = _but(config.identity(), "seed")
+        return self._where(lambda result: _but(result.identity, "seed") == wanted)
+
+    def seed(self, config: TrainConfig) -> Result | None:
+        """Of this run with this very seed."""
+        return next((result for result in self.of(config) if result.config.seed == config.seed), None)
 
     def stale(self, config: TrainConfig) -> list[Result]:
         """By name this run's, but of settings that its recipe no longer has."""
         current = self.of(config)
-        return self._where(
-            lambda result: result not in current and result.name == replace(config, seed=result.config.seed).run_name()
-        )
+        names = {seed: replace(config, seed=seed).run_name() for seed in {result.config.seed for result in self.all}}
+        return self._where(lambda result: result not in current and result.name == names[result.config.seed])
 
     def short(self, config: TrainConfig) -> list[Result]:
         """Of this run with fewer epochs, the longest last."""
-        wanted = _but(config, "seed", "epochs", "warmup_epochs")
+        wanted = _but(config.identity(), "seed", "epochs", "warmup_epochs")
         found = self._where(
             lambda result: (
-                _but(result.config, "seed", "epochs", "warmup_epochs") == wanted
+                _but(result.identity, "seed", "epochs", "warmup_epochs") == wanted
                 and result.config.epochs < config.epochs
             )
         )
@@ -76,18 +88,56 @@ class Results:
         same = [result for result in like if result.config.method == config.method] or like
         near = min((abs(result.config.batch_size - config.batch_size) for result in same), default=0)
         paces = [
-            result.record["seconds"] / result.config.epochs / _IMAGES.get(result.config.data, 50_000)
+            result.record["seconds"] / result.config.epochs / _images(result.config.data)
             for result in same
             if abs(result.config.batch_size - config.batch_size) == near
         ]
-        return min(paces) * config.epochs * _IMAGES.get(config.data, 50_000) if paces else None
+        return min(paces) * config.epochs * _images(config.data) if paces else None
+
+    def projection(self, config: TrainConfig) -> dict[str, Any] | None:
+        """The t-SNE of this run: x, y and labels of its images, their classes, and how it was made."""
+        path = self.folder / "tsne" / f"{config.run_name()}.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if not len(found["x"]) == len(found["y"]) == len(found["labels"]) > 0:
+                raise ValueError("x, y and labels differ in length")
+            same = TrainConfig.from_json(found["settings"]).identity() == config.identity()
+            return found if same else None
+        except FileNotFoundError:
+            return None
+        except _DAMAGE as error:
+            self.damaged[path] = _why(error)
+            return None
 
     def _where(self, wanted: Callable[[Result], bool]) -> list[Result]:
         return sorted(filter(wanted, self.all), key=lambda result: result.config.seed)
 
 
-_IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "svhn": 73_257, "sample": 3_000}
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, AAGError)
 
 
-def _but(config: TrainConfig, *names: str) -> dict[str, Any]:
-    return {name: value for name, value in config.identity().items() if name not in names}
+def _why(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    return " ".join(str(error).split()) if isinstance(error, OSError | ValueError | AAGError) else "it is no record"
+
+
+def _read(path: Path) -> Result:
+    """A record of which every part that the tables read is there, and of its kind."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    result = Result(path, record, TrainConfig.from_json(record["settings"]))
+    _ = result.identity, result.gpu, result.measure("knn@1")
+    for value in (record["seconds"], result.measure("knn"), result.measure("linear")):
+        if not isinstance(value, int | float | None):
+            raise ValueError(f"{value!r} is no number")
+    if not isinstance(result.name, str):
+        raise ValueError(f"its name is {result.name!r}")
+    return result
+
+
+def _images(data: str) -> int:
+    return KNOWN[data].train if data in KNOWN else 50_000
+
+
+def _but(identity: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in identity.items() if name not in names}

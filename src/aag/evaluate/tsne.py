@@ -1,0 +1,60 @@
+"""t-SNE: embeddings on a plane, for the eye. Distances between far points mean little, and no number is read off it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from aag.errors import AAGError
+
+PERPLEXITY = 30.0  # scikit-learn's default; a third of the images where there are few
+FEWEST = 5  # images: with less there is nothing to arrange
+
+
+def project(
+    embeddings: Tensor,  # [N, D]
+    labels: Tensor,  # [N]
+    *,
+    images: int = 2000,
+    seed: int = 0,
+    classes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The first `images` embeddings in two dimensions, by cosine distance, with their labels; for JSON.
+
+    The first ones and not a drawn sample, so that the pictures of two runs show the same images.
+    """
+    if embeddings.ndim != 2 or labels.ndim != 1 or len(embeddings) != len(labels):
+        raise AAGError(
+            f"t-SNE takes embeddings [N, D] and labels [N], not {list(embeddings.shape)} and {list(labels.shape)}"
+        )
+    points, shown = embeddings[:images].detach().float().cpu(), labels[:images].cpu()
+    if len(points) < FEWEST:
+        raise AAGError(f"t-SNE needs at least {FEWEST} images, not {len(points)}")
+    if not points.isfinite().all():
+        raise AAGError("t-SNE cannot place embeddings that hold NaN or infinity; train again with a lower --lr")
+    try:
+        from sklearn.manifold import TSNE
+    except ImportError as error:
+        raise AAGError("t-SNE needs scikit-learn, which is not installed: pip install scikit-learn") from error
+
+    perplexity = min(PERPLEXITY, (len(points) - 1) / 3)
+    model = TSNE(
+        n_components=2, perplexity=perplexity, metric="cosine", init="pca", learning_rate="auto", random_state=seed
+    )
+    plane = model.fit_transform(points.numpy())
+    return {
+        "method": "t-SNE",
+        "layer": "embedding",
+        "dimensions": points.shape[1],
+        "images": len(points),
+        "split": "test, the first in order",
+        "metric": "cosine",
+        "perplexity": round(perplexity, 2),
+        "initialisation": "pca",
+        "seed": seed,
+        "kl_divergence": round(float(model.kl_divergence_), 4),
+        "classes": list(classes),
+        "x": [round(float(x), 2) for x in plane[:, 0]],
+        "y": [round(float(y), 2) for y in plane[:, 1]],
+        "labels": shown.tolist(),
+    }

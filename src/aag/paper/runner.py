@@ -1,0 +1,185 @@
+"""Runs what a table or figure still needs: train, evaluate, record, and on to the next."""
+
+import gc
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from aag.errors import AAGError
+from aag.paper.experiments import PAPER, Figure, with_epochs
+from aag.paper.listing import show, to_go
+from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, holds, lacking, select, standing
+from aag.paper.results import Results
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from aag.train.run import Run
+
+
+class Stopped(Exception):
+    """On request, and saved."""
+
+
+def reproduce(options: Reproduce, console: "Console") -> int:
+    """Lists, plans or runs, as the options say. The exit code: 0, 2 where a run failed, 130 where it was stopped."""
+    if not options.what and (options.plan or options.shard):
+        raise AAGError("--plan and --shard take a part of something: name a table or a figure, or all")
+    runs = select(options) if options.what else []
+    results = Results(options.results)
+    stand = {run.name: standing(run, results) for run in runs}
+    if not options.what:
+        show(options, results, console)
+    for path, why in results.damaged.items():
+        warn(f"{path} is damaged and passed over: {why}")
+    if not options.what:
+        return 0
+    if options.plan:
+        plan(runs, stand, results)
+        return 0
+    return Runner(options, console).all(runs, stand, results)
+
+
+def warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
+
+
+def plan(runs: list[Planned], stand: dict[str, Standing], results: Results) -> None:
+    """The commands on stdout and nothing else, so that they can be piped on."""
+    count = 0
+    for run in runs:
+        if stand[run.name] is Standing.RECORDED:
+            continue
+        if stand[run.name] is Standing.PARTIAL and not _kept(run):
+            warn(f"{run.name}: {_gone(run, results)}")
+            continue
+        print(command(run, results.folder))
+        count += 1
+    if not count:
+        print("nothing to run: all that is selected is recorded", file=sys.stderr)
+
+
+def _kept(run: Planned) -> bool:
+    """Whether the folder of a finished run is still there."""
+    return holds(run.folder, run.config) and (run.folder / "encoder.safetensors").exists()
+
+
+def _gone(run: Planned, results: Results) -> str:
+    result = results.seed(run.config)
+    assert result is not None
+    lacks = lacking(run, results)
+    what = " and no ".join([TSNE] * (TSNE in lacks) + ["curves over the steps"] * bool(lacks - {TSNE}))
+    return f"{result.path} has no {what}, and its run folder {run.folder} is gone; delete the record to train it again"
+
+
+class Runner:
+    def __init__(self, options: Reproduce, console: "Console") -> None:
+        self.options, self.console = options, console
+        shown = (part for part in PAPER.values() if isinstance(part, Figure) and part.kind == "tsne")
+        configs = [with_epochs(config, options.epochs_scale) for part in shown for config in part.configs]
+        self.projected = {config.run_name() for config in configs}
+
+    def all(self, runs: list[Planned], stand: dict[str, Standing], results: Results) -> int:
+        todo = [run for run in runs if stand[run.name] is not Standing.RECORDED]
+        if not runs:
+            self.say(f"nothing to run for {', '.join(self.options.what)}")
+            return 0
+        left = f"; to go: {to_go(runs, stand, results)}" if todo else ""
+        self.say(f"{len(runs)} run{'s' * (len(runs) != 1)}, {len(runs) - len(todo)} recorded{left}")
+        outcomes: Counter[str] = Counter()
+        for number, run in enumerate(todo, 1):
+            self.say(f"\n[{number}/{len(todo)}] {run.label}")
+            try:
+                outcomes[self.guarded(run)] += 1
+            except (Stopped, KeyboardInterrupt) as stop:
+                saved = "Stopped and saved" if isinstance(stop, Stopped) else "Stopped"
+                self.say(f"\n{saved}. The same command goes on where this one stopped; the run is in {run.folder}")
+                return 130
+            finally:
+                _clear()
+        if todo:
+            self.say("\n" + ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
+        return 2 if outcomes["failed"] else 0
+
+    def guarded(self, run: Planned) -> str:
+        """What became of a run; one that fails holds up no other."""
+        import torch
+
+        try:
+            return self.one(run)
+        except torch.OutOfMemoryError:
+            error = "the GPU is out of memory; is another program using it?"
+        except AAGError as found:
+            if isinstance(found.__cause__, BlockingIOError):  # the folder's lock
+                self.say(f"skipped: another process is training into {run.folder}")
+                return "skipped"
+            error = str(found)
+        print(f"error: {run.name}: {error}", file=sys.stderr)
+        return "failed"
+
+    def one(self, run: Planned) -> str:
+        from aag.train import Run
+
+        results = Results(self.options.results)  # anew: another process may have recorded it meanwhile
+        stands = standing(run, results)
+        if stands is Standing.RECORDED:
+            self.say("recorded meanwhile")
+            return "recorded meanwhile"
+        if stands is Standing.PARTIAL and not _kept(run):
+            raise AAGError(_gone(run, results))
+        there = Run(run.folder)
+        if there.config_file.exists():
+            if not holds(run.folder, run.config):
+                raise AAGError(f"{run.folder} holds a run with other settings; move it away or give another --runs")
+            with there.lock():  # asked first: loading the data to find the folder taken would be a waste
+                pass
+        if stands is Standing.PARTIAL and lacking(run, results) == {TSNE}:
+            with there.lock():
+                self.project(there)
+            return "projected"
+        self.train(run)
+        with there.lock():
+            self.record(there, TSNE in run.needs or run.name in self.projected)
+        return "recorded"
+
+    def train(self, run: Planned) -> None:
+        from aag.train import train
+        from aag.train.reporter import Terminal, stop_signals
+
+        with stop_signals() as should_stop, Terminal(self.console) as terminal:
+            result = train(run.config, terminal, should_stop)
+            # Asked again: one who stops the last step of a run does not want the next run.
+            if not result.complete or should_stop():
+                raise Stopped
+
+    def record(self, run: "Run", projected: bool) -> None:
+        from aag.evaluate.run import evaluate_run
+        from aag.records import write_record
+
+        found = evaluate_run(run, device=self.options.device, data_root=self.options.data_root)
+        path = write_record(run, self.options.results)
+        numbers = ", ".join(f"{each['name']} {each['accuracy']:.2f} %" for each in found.results)
+        self.say(f"{numbers}\nrecorded in {path}")
+        if projected:
+            self.project(run)
+
+    def project(self, run: "Run") -> None:
+        from aag.evaluate.run import write_projection
+
+        options = self.options
+        path = write_projection(run, options.results, device=options.device, data_root=options.data_root)
+        self.say(f"projected in {path}")
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+
+def _clear() -> None:
+    """Leaves the next run a GPU like a fresh process's: what a run reserved would count as the next one's memory, and
+    a compiler that has seen many networks stops compiling."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+        if "torch._dynamo" in sys.modules:
+            torch.compiler.reset()

@@ -1,0 +1,154 @@
+"""Charts as inline SVG: their colours come from the page's style sheet, so that they follow light and dark."""
+
+import math
+from html import escape
+
+from aag.report.findings import Cloud, Drawn
+
+WIDTH, HEIGHT = 360, 250  # near a phone's width, so that text is hardly scaled there
+LEFT, RIGHT, TOP, BOTTOM = 46, 16, 12, 40
+
+# One step of a pen for each class: shapes tell classes apart where colours do not. Round and square are line caps.
+SHAPES = (
+    "h0", "m-2.2-2.2h4.4v4.4h-4.4z", "m0-3 2.6 4.6h-5.2z", "m-2.4-2.4 4.8 4.8m0-4.8-4.8 4.8", "m0-3 3 3-3 3-3-3z",
+    "m-2.8 0h5.6m-2.8-2.8v5.6", "m0 3-2.6-4.6h5.2z", "m-2.8 0h5.6", "m0-2.8v5.6", "m-2.4-2.4 2.4 2.4 2.4-2.4",
+)  # fmt: skip
+
+
+def line_chart(
+    lines: list[Drawn], *, title: str, x_label: str, y_label: str, log: bool = False, marks: bool = False
+) -> str:
+    """Lines over one axis; `marks` puts a point with its number at each value, and the axis' ticks there."""
+    xs = [x for line in lines for x, _ in line.points]
+    ys = [y for line in lines for _, y in line.points]
+    if not xs:
+        return nothing(title, "not run yet")
+    y_ticks = ticks(min(ys), max(ys), 5)
+    low, high = min(y_ticks[0], min(ys)), max(y_ticks[-1], max(ys))
+    x_ticks = sorted(set(xs)) if marks else ticks(min(0.0, *xs), max(xs), 5)
+    x_low, x_high = min(x_ticks[0], min(xs)), max(x_ticks[-1], max(xs))
+    place = math.log2 if log else float
+
+    def x_of(x: float) -> float:
+        span = place(x_high) - place(x_low)
+        share = (place(x) - place(x_low)) / span if span else 0.5
+        pad = 14 if marks else 0  # a point on the axis is half hidden
+        return LEFT + pad + share * (WIDTH - LEFT - RIGHT - 2 * pad)
+
+    def y_of(y: float) -> float:
+        return TOP + (high - y) / (high - low) * (HEIGHT - TOP - BOTTOM)
+
+    parts = []
+    for y in y_ticks:
+        at = y_of(y)
+        parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>')
+        parts.append(f'<text x="{LEFT - 5}" y="{at + 3.5:.1f}" text-anchor="end">{tick(y)}</text>')
+    taken = -math.inf
+    for x in x_ticks:
+        at, text = x_of(x), tick(x)
+        if at - taken < 6 * len(text) + 6:
+            continue  # it would run into the one before
+        taken = at
+        parts.append(f'<path class="grid" d="M{at:.1f} {HEIGHT - BOTTOM}v4"/>')
+        inside = min(at, WIDTH - 3.2 * len(text) - 1)  # the last one whole, too
+        parts.append(f'<text x="{inside:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{text}</text>')
+    parts.append(f'<path class="axis" d="M{LEFT} {HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>')
+    if low < 0 < high:
+        parts.append(f'<path class="axis" d="M{LEFT} {y_of(0):.1f}H{WIDTH - RIGHT}"/>')
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>')
+    upright = (TOP + HEIGHT - BOTTOM) / 2
+    parts.append(f'<text transform="translate(11 {upright}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>')
+    for line in lines:
+        kind = f"line s{line.style}" + " hollow" * line.hollow
+        path = "L".join(f"{x_of(x):.1f} {y_of(y):.1f}" for x, y in line.points)
+        parts.append(f'<path class="{kind}" d="M{path}"><title>{escape(line.name)}</title></path>')
+        if marks:
+            for x, y in line.points:
+                said = escape(f"{line.name}, {x_label} {x:g}: {y:.2f}")
+                parts.append(
+                    f'<circle class="mark s{line.style}{" hollow" * line.hollow}" cx="{x_of(x):.1f}" '
+                    f'cy="{y_of(y):.1f}" r="3.5"><title>{said}</title></circle>'
+                )
+    return _svg(title, "".join(parts)) + _legend(lines, marks)
+
+
+def scatter(cloud: Cloud, *, title: str) -> str:
+    """Points by class: colour, shape, and the class's name at its middle."""
+    size = 340
+    xs, ys = [x for x, _ in cloud.points], [y for _, y in cloud.points]
+    span = max(max(xs) - min(xs), max(ys) - min(ys)) or 1.0
+    middle_x, middle_y = (max(xs) + min(xs)) / 2, (max(ys) + min(ys)) / 2
+
+    def spot(point: tuple[float, float]) -> tuple[float, float]:
+        scale = (size - 24) / span
+        return size / 2 + (point[0] - middle_x) * scale, size / 2 - (point[1] - middle_y) * scale
+
+    parts, names = [], []
+    for number, name in enumerate(cloud.classes):
+        spots = [spot(point) for point, label in zip(cloud.points, cloud.labels, strict=True) if label == number]
+        if not spots:
+            continue
+        shape = SHAPES[number % len(SHAPES)]
+        path = "".join(f"M{x:.1f} {y:.1f}{shape}" for x, y in spots)
+        parts.append(f'<path class="{dots(number)}" d="{path}"><title>{escape(name)}</title></path>')
+        x, y = (sorted(each)[len(spots) // 2] for each in zip(*spots, strict=True))
+        x = min(max(x, 4 * len(name)), size - 4 * len(name))  # whole, at the edge too
+        names.append(f'<text class="name" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{escape(name)}</text>')
+    return _svg(title, "".join(parts + names), size, size)
+
+
+def class_legend(classes: list[str]) -> str:
+    items = [
+        f'<li><svg class="key" viewBox="0 0 16 12" aria-hidden="true"><path class="{dots(number)}" '
+        f'd="M8 6{SHAPES[number % len(SHAPES)]}"/></svg>{escape(name)}</li>'
+        for number, name in enumerate(classes)
+    ]
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def dots(number: int) -> str:
+    """The style of a class: ten colours, and whether its mark is a round dot."""
+    return f"dots c{number % 10}" + " round" * (number % len(SHAPES) == 0)
+
+
+def nothing(title: str, why: str) -> str:
+    """A panel with nothing to draw, which says so."""
+    return f'<div class="nothing" role="img" aria-label="{escape(title)}: {escape(why)}"><p>{escape(why)}</p></div>'
+
+
+def ticks(low: float, high: float, about: int) -> list[float]:
+    """Round numbers from at or below the lowest to at or above the highest."""
+    if high <= low:
+        room = abs(low) * 0.1 or 1.0
+        low, high = low - room, high + room
+    raw = (high - low) / about
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(unit * each for each in (1, 2, 2.5, 5, 10) if raw <= unit * each * 1.000001)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(step * each, 12) for each in range(first, last + 1)]
+
+
+def tick(value: float) -> str:
+    if abs(value) >= 10_000:
+        return f"{value / 1000:g}k"
+    return f"{value:g}".replace("-", "−")
+
+
+def _svg(title: str, inside: str, width: int = WIDTH, height: int = HEIGHT) -> str:
+    return (
+        f'<svg class="chart" role="img" aria-label="{escape(title)}" viewBox="0 0 {width} {height}">'
+        f"<title>{escape(title)}</title>{inside}</svg>"
+    )
+
+
+def _legend(lines: list[Drawn], marks: bool) -> str:
+    keys = []
+    for line in lines:
+        kind = f"s{line.style}" + " hollow" * line.hollow
+        mark = f'<circle class="mark {kind}" cx="15" cy="6" r="3.5"/>' * marks
+        key = f'<path class="line {kind}" d="M1 6H29"/>{mark}'
+        keys.append(
+            f'<li><svg class="key wide" viewBox="0 0 30 12" aria-hidden="true">{key}</svg>{escape(line.name)}</li>'
+        )
+    return f'<ul class="legend">{"".join(keys)}</ul>'

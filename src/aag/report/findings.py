@@ -1,0 +1,268 @@
+"""What our runs show of a figure: their points, and in words what one sees in them."""
+
+import statistics
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from aag.config import TrainConfig
+from aag.paper import Cell, Figure, Result, Results
+from aag.report.content import show
+from aag.report.records import number
+
+Points = list[tuple[float, float]]
+
+NAMES = {
+    "knn": "kNN", "linear": "linear", "loss": "loss",
+    "positive_gradient": "∇s⁺", "negative_gradient": "∇s⁻",
+    "positive_similarity": "s⁺", "negative_similarity": "s⁻",
+}  # fmt: skip
+CONSTANT = 0.01  # of its mean: a curve that varies by less counts as constant
+MOST = 2000  # points of a cloud: more would be a page of megabytes
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A line of a chart, or a cloud of points."""
+
+    name: str
+    points: Points
+    style: int  # place of its run or measure in the figure: colour and dashes
+    hollow: bool = False  # of runs that are not the paper's: shorter ones
+
+
+@dataclass(frozen=True)
+class Cloud:
+    name: str
+    points: Points
+    labels: list[int]
+    classes: list[str]
+    left_out: int = 0  # points that were thinned away
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a figure is made of."""
+
+    figure: Figure
+    panels: dict[str, list[Drawn]]  # a curve's name → its lines
+    clouds: tuple[Cloud, ...]
+    words: tuple[str, ...]  # what ours shows
+    missing: tuple[str, ...]  # what was not run or not recorded
+    results: tuple[Result, ...]  # the records used
+    run: bool = True  # whether any of its runs is recorded, whatever that record holds
+
+
+def find_in(figure: Figure, results: Results) -> Found:
+    if figure.kind == "sweep":
+        return _sweep(figure, results)
+    if figure.kind == "views":
+        return Found(figure, {}, (), (), (), ())
+    chosen, missing = _chosen(figure, results)
+    if figure.kind == "tsne":
+        clouds = [(name, _cloud(name, results.projection(result.config)), result) for name, _, result in chosen]
+        missing += [f"{name}: no t-SNE of its embeddings is recorded" for name, cloud, _ in clouds if not cloud]
+        found = tuple(cloud for _, cloud, _ in clouds if cloud)
+        used = tuple(result for _, cloud, result in clouds if cloud)
+        return Found(figure, {}, found, tuple(map(_neighbours, found)), tuple(missing), used, bool(chosen))
+
+    panels: dict[str, list[Drawn]] = {}
+    lacking: dict[str, list[str]] = {}  # names of runs → the curves that their records do not have
+    drawn = {}
+    for curve in figure.curves:
+        panels[curve] = []
+        without = []
+        for name, style, result in chosen:
+            if points := curve_of(result, curve):
+                panels[curve].append(Drawn(name, points, style))
+                drawn[result.path] = result
+            else:
+                without.append(name)
+        if without:
+            lacking.setdefault(" and ".join(without), []).append(NAMES[curve])
+    missing += [f"{', '.join(curves)}: not in the record of {names}" for names, curves in lacking.items()]
+    words = [_curve_words(curve, lines) for curve, lines in panels.items() if lines]
+    return Found(figure, panels, (), tuple(words), tuple(missing), tuple(drawn.values()), bool(chosen))
+
+
+def _chosen(figure: Figure, results: Results) -> tuple[list[tuple[str, int, Result]], list[str]]:
+    """For each run of the figure one record: the lowest seed's; of a short version, where that is all there is."""
+    chosen, missing = [], []
+    for style, series in enumerate(figure.series):
+        if found := results.of(series.config):
+            chosen.append((series.name, style, found[0]))
+        elif short := results.short(series.config):
+            longest = next(each for each in short if each.config.epochs == short[-1].config.epochs)
+            note = f"{longest.config.epochs} of {series.config.epochs} epochs"
+            chosen.append((f"{series.name} ({note})", style, longest))
+            missing.append(f"{series.name}: run only in a short version, {note}")
+        else:
+            missing.append(f"{series.name}: not run yet")
+            if results.stale(series.config):
+                missing[-1] += " (there is a stale record, of settings that its recipe no longer has)"
+    return chosen, missing
+
+
+def curve_of(result: Result, name: str) -> Points:
+    """kNN and loss by epoch, the others by step. Empty: the record has none, or none that can be drawn."""
+    if name in ("knn", "loss"):
+        return [(float(x), float(y)) for x, y in result.record.get(f"{name}_by_epoch", [])]
+    curves: Any = result.record.get("curves")
+    if not isinstance(curves, dict):
+        return []
+    steps, values = curves.get("step"), curves.get(name)
+    if not isinstance(steps, list) or not isinstance(values, list) or len(steps) != len(values):
+        return []
+    return [(float(x), float(y)) for x, y in zip(steps, values, strict=True) if number(x) and number(y)]
+
+
+def _sweep(figure: Figure, results: Results) -> Found:
+    by_epochs = figure.x == "epochs"
+    panels: dict[str, list[Drawn]] = {"": []}
+    words: list[str] = []
+    used: list[Result] = []
+    missing = []
+    lacking = [series for series in figure.series if not results.of(series.config)]
+    if not by_epochs:
+        short_only = [series.name for series in lacking if results.short(series.config)]
+        missing += [f"{figure.x} {', '.join(short_only)}: run only in a short version"] * bool(short_only)
+        lacking = [series for series in lacking if series.name not in short_only]
+    if lacking:
+        missing.append(f"{figure.x} {', '.join(series.name for series in lacking)}: not run yet")
+    for style, measure in enumerate(figure.curves):
+        full: Points = []
+        short: dict[str, Points] = {}
+        for series in figure.series:
+            assert series.x is not None
+            shown = show(_cell_of(series.config, measure), results)
+            if shown.state == "done":
+                full.append((series.x, shown.mean))
+                used += shown.results
+            elif shown.state == "short" and not by_epochs:
+                short.setdefault(f"{NAMES[measure]}, {shown.note}", []).append((series.x, shown.mean))
+                used += shown.results
+        if by_epochs:  # a shorter run has its own place on this axis
+            other = {each.config.epochs for one in figure.series for each in results.short(one.config)}
+            other -= {one.config.epochs for one in figure.series}
+            for epochs in sorted(other):
+                config = replace(figure.series[0].config, epochs=epochs)
+                shown = show(_cell_of(config, measure), results)
+                if shown.state == "done":
+                    short.setdefault(f"{NAMES[measure]}, other lengths", []).append((epochs, shown.mean))
+                    used += shown.results
+        panels[""] += [Drawn(NAMES[measure], full, style)] * bool(full)
+        panels[""] += [Drawn(name, points, style, hollow=True) for name, points in short.items()]
+        words += _sweep_words(figure, NAMES[measure], full)
+        words += [
+            f"{_begin(name)}: " + ", ".join(f"{y:.2f} at {x:g}" for x, y in points) + "."
+            for name, points in short.items()
+        ]
+    if len(figure.curves) == 2:
+        words += _above(figure, panels[""])
+    once = {result.path: result for result in used}
+    return Found(figure, panels, (), tuple(words), tuple(missing), tuple(once.values()))
+
+
+def _cell_of(config: TrainConfig, measure: str) -> Cell:
+    return Cell("", "", None, measure, config)
+
+
+def _sweep_words(figure: Figure, name: str, points: Points) -> list[str]:
+    if not points:
+        return []
+    told = f"{_begin(name)}: " + ", ".join(f"{y:.2f} at {x:g}" for x, y in points) + "."
+    if len(points) < 2:
+        return [told]
+    best, last = max(points, key=lambda point: point[1]), points[-1]
+    what = "number of epochs" if figure.x == "epochs" else figure.x
+    text = f"The best {what} by {name} is {best[0]:g} ({best[1]:.2f}), of {len(points)} run"
+    text += ", the largest" if best == last else f"; {last[0]:g}, the largest, is lower by {best[1] - last[1]:.2f}"
+    falls = [f"from {a[0]:g} to {b[0]:g}" for a, b in pairwise(points) if b[1] < a[1]]
+    return [told, text + (f". It falls {', '.join(falls)}." if falls else ". It never falls.")]
+
+
+def _begin(name: str) -> str:
+    """At the start of a sentence; symbols and kNN stay as they are."""
+    return name.capitalize() if name in ("linear", "loss") else name.replace("linear,", "Linear,")
+
+
+def _above(figure: Figure, lines: list[Drawn]) -> list[str]:
+    """At how many points the second measure is above the first."""
+    first, second = (
+        next((dict(line.points) for line in lines if line.name == NAMES[name] and not line.hollow), {})
+        for name in figure.curves
+    )
+    both = [x for x in first if x in second]
+    above = [x for x in both if second[x] > first[x]]
+    if not both:
+        return []
+    names = [NAMES[name] for name in figure.curves]
+    return [f"{names[1].capitalize()} evaluation is above {names[0]} at {len(above)} of {len(both)} points."]
+
+
+def _curve_words(curve: str, lines: list[Drawn]) -> str:
+    """One sentence on a panel: each line, then how the second lies to the first."""
+    told = [f"{line.name} {_course(curve, [y for _, y in line.points])}{_zero(curve, line)}" for line in lines]
+    if (
+        len(lines) == 2 and curve != "loss"
+    ):  # the two losses differ by what they leave out: which is higher says nothing
+        before, after = (dict(line.points) for line in lines)
+        both = [x for x in before if x in after and x > 0]
+        above = sum(after[x] > before[x] for x in both)
+        if both:
+            told.append(f"{lines[1].name} is above {lines[0].name} at {above} of {len(both)} points")
+    return f"{_begin(NAMES[curve])}: {'; '.join(told)}."
+
+
+def _course(curve: str, values: list[float]) -> str:
+    if curve == "knn":
+        return f"ends at {values[-1]:.2f}"
+    mean = abs(statistics.fmean(values))
+    varies = (max(values) - min(values)) / mean if mean else 0.0
+    if curve != "loss" and varies < CONSTANT:
+        return f"is constant at {values[0]:.3g} (it varies by {100 * varies:.1f} %)"
+    way = "falls" if values[-1] < values[0] else "grows"
+    text = f"{way} from {values[0]:.3g} to {values[-1]:.3g}"
+    low, high = min(values), max(values)
+    if low < min(values[0], values[-1]) - 0.05 * (high - low):
+        text += f", with a low of {low:.3g} between"
+    if high > max(values[0], values[-1]) + 0.05 * (high - low):
+        text += f", with a high of {high:.3g} between"
+    return text.replace("-", "−")
+
+
+def _zero(curve: str, line: Drawn) -> str:
+    if curve != "loss":
+        return ""
+    below = next((x for x, y in line.points if y < 0), None)
+    return " and never goes below zero" if below is None else f" and is below zero from epoch {below:g} on"
+
+
+def _cloud(name: str, found: dict[str, Any] | None) -> Cloud | None:
+    """A t-SNE as recorded. None: there is none that can be drawn."""
+    try:
+        assert found
+        points = [(float(x), float(y)) for x, y in zip(found["x"], found["y"], strict=True)]
+        labels, classes = [int(label) for label in found["labels"]], [str(one) for one in found["classes"]]
+    except (AssertionError, ValueError, KeyError, TypeError):
+        return None
+    fit = len(points) == len(labels) and labels and min(labels) >= 0 and max(labels) < len(classes)
+    if not fit or not all(number(x) and number(y) for x, y in points):
+        return None
+    step = -(-len(points) // MOST)
+    return Cloud(name, points[::step], labels[::step], classes, len(points) - len(points[::step]))
+
+
+def _neighbours(cloud: Cloud) -> str:
+    """How often near points are of one class: what is near in a t-SNE was near before, what is far means little."""
+    import numpy as np
+
+    points, labels = np.array(cloud.points), np.array(cloud.labels)
+    if len(points) < 2:
+        return f"{cloud.name}: a single point."
+    distances = ((points[:, None] - points) ** 2).sum(axis=2)
+    np.fill_diagonal(distances, np.inf)
+    share = 100 * (labels[distances.argmin(axis=1)] == labels).mean()
+    more = f" {cloud.left_out:,} more are not drawn." if cloud.left_out else ""
+    said = f"for {share:.1f} % of {len(points):,} images, the nearest in the picture is of the same class."
+    return f"{cloud.name}: {said}{more}"

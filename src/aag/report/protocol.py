@@ -1,0 +1,69 @@
+"""How numbers were measured, and on what, in words: read from the records themselves."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from aag.paper import Result
+
+ASIDE = ("data", "train", "test", "dimensions", "precision", "seed", "augmentation", "vote", "name")
+
+
+def protocols(measures: Iterable[str], results: Iterable[Result]) -> list[str]:
+    """For each measure, how the records took it; where none has, how it is going to be taken."""
+    results = list(results)
+    said = []
+    for kind in dict.fromkeys(measure.partition("@")[0] for measure in measures):
+        layer = "embedding" if kind == "knn" else "features"
+        rows = [row["protocol"] for result in results for row in result.record["evaluation"]]
+        rows = [row for row in rows if row["evaluation"] == kind and row.get("layer") == layer] or [_planned(kind)]
+        alike: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
+        for row in rows:
+            key = tuple((name, str(value)) for name, value in sorted(row.items()) if name not in ASIDE)
+            alike.setdefault(key, []).append(row)
+        said += [_words(kind, group) for group in alike.values()]
+    return said
+
+
+def _planned(kind: str) -> dict[str, Any]:
+    from aag.evaluate.knn import knn_protocol
+    from aag.evaluate.linear import linear_protocol
+
+    return knn_protocol() if kind == "knn" else linear_protocol()
+
+
+def _words(kind: str, rows: list[dict[str, Any]]) -> str:
+    row = rows[0]
+    sizes = sorted({one["dimensions"] for one in rows if "dimensions" in one})
+    size = " or ".join(f"{one}-d" for one in sizes) + " " * bool(sizes)
+    if kind == "knn":
+        return (
+            f"kNN: weighted, k = {row.get('k')}, τ = {row.get('temperature')}, {row.get('metric')} similarity on the "
+            f"{size}{row.get('layer')}, un-augmented training images as neighbours; the last epoch's unless an epoch "
+            "is named."
+        )
+    return (
+        f"Linear: one layer on the frozen {size}{row.get('layer')}, {str(row.get('optimizer')).capitalize()} at "
+        f"{row.get('lr')}, {row.get('schedule')}, {row.get('epochs')} epochs, batch {row.get('batch_size')}, no "
+        f"augmentation; {row.get('reported')}."
+    )
+
+
+def origin(result: Result) -> dict[str, str]:
+    """A row of the list of records: where and with what a run was made. Of several sessions, all that differ."""
+    sessions = result.record.get("sessions") or [{}]
+
+    def told(*names: str) -> str:
+        return ", ".join(dict.fromkeys(str(one[name]) for one in sessions for name in names if one.get(name))) or "–"
+
+    seconds = result.record.get("seconds")
+    minutes = f"{seconds / 60:.1f} min" if isinstance(seconds, int | float) else "–"
+    gpus = dict.fromkeys(str(one.get("gpu") or one.get("cpu") or "–") for one in sessions)
+    versions = [f"{name} {told(key)}" for name, key in (("torch", "torch"), ("CUDA", "cuda"), ("Python", "python"))]
+    return {
+        "made on": ", ".join(gpus),
+        "training": minutes,
+        "versions": ", ".join(text for text in versions if not text.endswith("–")) or "–",
+        "commit": re.sub(r"\b([0-9a-f]{12})[0-9a-f]+", r"\1", told("commit")),
+        "recorded": str(result.record.get("recorded", "–")),
+    }

@@ -1,0 +1,209 @@
+"""`aag reproduce` on a small paper: runs what is missing, skips what is recorded, goes on, and says what went wrong."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_paper import RESULTS, RUNS, config, counts, installed, recorded, reproduce, starts
+
+from aag.paper import Cell, Table
+from aag.train import Run
+from aag.train.reporter import Terminal
+
+paper = pytest.fixture(installed)
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("paper")
+def test_what_is_missing_is_run_recorded_and_then_skipped(npz):
+    assert counts("table1") == [4, 0, 0, 0, 4]
+    ran = reproduce("table1", "--column", "low")
+    assert (ran.code, ran.err) == (0, "")
+    ours, theirs = (config(npz, **change).run_name() for change in ({}, {"loss": "nt-xent"}))
+    assert ran.out.startswith("2 runs, 0 recorded; to go: ?\n")
+    assert f"[1/2] {ours} (table1)\n" in ran.out
+    assert f"[2/2] {theirs} (table1)\n" in ran.out
+    assert f"recorded in results/{ours}.json\n" in ran.out
+    assert re.search(r"^kNN \(embedding\) [\d.]+ %, kNN \(features\) [\d.]+ %, linear \(features\)", ran.out, re.M)
+    assert ran.out.endswith("\n2 recorded\n")
+    assert recorded() == sorted([ours, theirs])
+    record = json.loads((RESULTS / f"{ours}.json").read_text())
+    assert record["settings"] == config(npz).identity()
+    assert "positive_gradient" in record["curves"]
+    assert (RESULTS / "tsne" / f"{theirs}.json").exists()  # figure 2 needs it, and here was the run
+    assert counts("table1") == [4, 2, 0, 0, 2]
+
+    again = reproduce("table1", "--column", "low", "--knn-every", 1)  # it is the same run, however it is watched
+    assert (again.code, again.err, again.out) == (0, "", "2 runs, 2 recorded\n")
+    assert starts(ours) == 1
+    assert reproduce("figure1", "figure2").out == "2 runs, 2 recorded\n"
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_run_that_fails_is_told_in_one_line_and_the_others_go_on():
+    ran = reproduce("table1", "--column", "high")
+    assert ran.code == 2
+    assert re.fullmatch(r"error: cifar10-[^\n]*: [^\n]*aag data fetch cifar10[^\n]*\n", ran.err)
+    assert ran.out.endswith("\n1 recorded, 1 failed\n")
+    assert len(recorded()) == 1
+
+    rest = reproduce("table1", "--row", "theirs", "--column", "high")
+    assert (rest.code, len(recorded())) == (2, 1)
+
+
+@pytest.mark.usefixtures("paper")
+def test_the_bundled_sample_as_a_row_of_its_own(paper):
+    cell = Cell("sample", "low", None, "knn", config("sample", batch_size=1000, epochs=1))
+    paper["table2"] = Table("table2", "Sample", "One run.", ("low",), ((cell,),))
+    ran = reproduce("table2", "--dataset", "sample")
+    assert (ran.code, ran.err) == (0, "")
+    (name,) = recorded()
+    assert name.startswith("sample-resnet18-demo-seed0-width=4-epochs=1")
+    assert reproduce().code == 0
+
+
+@pytest.mark.usefixtures("paper")
+def test_nothing_to_run():
+    ran = reproduce("figure3")
+    assert (ran.code, ran.out) == (0, "nothing to run for figure3\n")
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    count = 0
+
+    def step(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count == number:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Terminal, "step", step)
+
+
+@pytest.mark.usefixtures("paper")
+@pytest.mark.parametrize("step", [1, 3, 4])  # of two epochs of two steps: in an epoch, and after the very last
+def test_a_stop_saves_and_the_same_command_goes_on(npz, monkeypatch, step):
+    with monkeypatch.context() as patched:
+        stop_at(patched, step)
+        stopped = reproduce("table1", "--column", "low")
+    assert stopped.code == 130
+    name = config(npz).run_name()
+    assert "Stopped and saved. The same command goes on where this one stopped; the run is in runs/" in stopped.out
+    assert "[2/2]" not in stopped.out
+    assert recorded() == []
+    assert counts("table1") == [4, 0, 1, 0, 3]
+
+    again = reproduce("table1", "--column", "low")
+    assert (again.code, again.err) == (0, "")
+    assert len(recorded()) == 2
+    assert starts(name) == (1 if step == 4 else 2)
+    assert [row["epoch"] for row in Run(RUNS / name).metrics() if row["kind"] == "epoch"] == [1, 2]
+
+
+@pytest.mark.usefixtures("paper")
+def test_ctrl_c_while_evaluating_says_that_the_same_command_goes_on(monkeypatch):
+    import aag.evaluate.run
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(aag.evaluate.run, "evaluate_run", interrupted)
+    ran = reproduce("figure1")
+    assert ran.code == 130
+    assert "\nStopped. The same command goes on" in ran.out
+
+
+# --- others at the same time ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_run_that_another_process_trains_is_skipped(npz):
+    run = Run.create(RUNS / config(npz).run_name(), config(npz))
+    with run.lock():
+        ran = reproduce("table1", "--column", "low")
+    assert (ran.code, ran.err) == (0, "")
+    assert f"skipped: another process is training into {run.folder}\n" in ran.out
+    assert ran.out.endswith("\n1 skipped, 1 recorded\n")
+    assert recorded() == [config(npz, loss="nt-xent").run_name()]
+
+
+def test_two_processes_at_once_share_the_work(npz):
+    here = Path(__file__).parent
+    code = (
+        f"import sys; sys.path.insert(0, {str(here)!r}); import small_paper as t; from aag.cli import main\n"
+        f"t.PAPER.clear(); t.PAPER.update(t.small_paper({str(npz)!r}))\n"
+        "sys.exit(main(['reproduce', 'table1', 'figure1', '--row', 'ours', '--device', 'cpu']))"
+    )
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=300) for process in both]
+    assert [(process.returncode, err) for process, (_, err) in zip(both, said, strict=True)] == [(0, "")] * 2
+    assert recorded() == sorted(config(npz, **change).run_name() for change in ({}, {"lr": 0.3}))
+    for name in recorded():
+        assert json.loads((RESULTS / f"{name}.json").read_text())["name"] == name
+        assert [row["epoch"] for row in Run(RUNS / name).metrics() if row["kind"] == "epoch"] == [1, 2]
+
+
+# --- what is recorded and does not count ------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_damaged_record_is_told_and_made_anew(npz):
+    RESULTS.mkdir()
+    path = RESULTS / f"{config(npz).run_name()}.json"
+    path.write_text('{"name": ')
+    listed = reproduce()
+    assert listed.code == 0
+    assert re.fullmatch(rf"warning: {re.escape(str(path))} is damaged and passed over: [^\n]+\n", listed.err)
+    ran = reproduce("figure1")
+    assert ran.code == 0
+    assert str(path) in ran.err
+    assert json.loads(path.read_text())["name"] == path.stem
+    assert reproduce().err == ""
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_stale_record_is_not_done_and_is_replaced(npz):
+    assert reproduce("figure1").code == 0
+    (path,) = RESULTS.glob("*.json")
+    record = json.loads(path.read_text())
+    record["settings"]["temperature"] = 0.7
+    path.write_text(json.dumps(record))
+    shutil.rmtree(RUNS)
+    assert counts("table1") == [4, 0, 0, 1, 3]
+    assert reproduce("figure1").code == 0
+    assert json.loads(path.read_text())["settings"]["temperature"] == 0.1
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_short_version_is_labelled_and_is_not_the_run(npz):
+    ran = reproduce("figure1", "--epochs-scale", 0.5)
+    assert (ran.code, ran.err) == (0, "")
+    short = config(npz, epochs=1).run_name()
+    assert f"[1/1] {short} (figure1; short version, 1 of 2 epochs)\n" in ran.out
+    assert recorded() == [short]
+    assert counts("figure1") == [1, 0, 0, 0, 1]
+    assert counts("figure1", "--epochs-scale", 0.5) == [1, 1, 0, 0, 0]
+    assert "Short versions: 0.5 of each run's epochs" in reproduce("--epochs-scale", 0.5).out
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_run_folder_of_other_settings_is_told(npz):
+    Run.create(RUNS / config(npz).run_name(), config(npz, temperature=0.7))
+    ran = reproduce("figure1")
+    assert ran.code == 2
+    assert "holds a run with other settings; move it away or give another --runs" in ran.err
+    assert reproduce("figure1", "--runs", "others").code == 0

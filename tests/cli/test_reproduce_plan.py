@@ -1,0 +1,170 @@
+"""`aag reproduce`: what figures need besides records, the plan, the listing, and mistakes."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import refused
+from small_paper import RESULTS, RUNS, config, counts, installed, recorded, reproduce, starts
+
+from aag.cli import main
+from aag.paper import PAPER
+from aag.train import Run
+
+paper = pytest.fixture(installed)
+
+
+# --- what figures need besides the record -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_projection_that_is_missing_is_made_without_training(npz):
+    assert reproduce("figure2").code == 0
+    name = config(npz, loss="nt-xent").run_name()
+    path, record = RESULTS / "tsne" / f"{name}.json", (RESULTS / f"{name}.json").read_bytes()
+    projection = json.loads(path.read_text())
+    assert projection["name"] == name
+    assert len(projection["x"]) == len(projection["labels"]) == 40
+    assert projection["dimensions"] == 128
+
+    path.unlink()
+    again = reproduce("figure2")
+    assert (again.code, again.err) == (0, "")
+    assert again.out.endswith(f"projected in {path}\n\n1 projected\n")
+    assert (starts(name), (RESULTS / f"{name}.json").read_bytes()) == (1, record)
+
+    path.unlink()
+    shutil.rmtree(RUNS)
+    told = reproduce("figure2")
+    assert told.code == 2
+    assert "has no t-SNE projection, and its run folder runs/" in told.err
+    assert "is gone; delete the record to train it again\n" in told.err
+    assert "has no t-SNE projection" in reproduce("figure2", "--plan").err
+    assert "1*" in reproduce().out
+    assert reproduce("table1", "--row", "theirs", "--column", "low").out == "1 run, 1 recorded\n"
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_damaged_projection_is_told_and_made_anew(npz):
+    assert reproduce("figure2").code == 0
+    (path,) = (RESULTS / "tsne").iterdir()
+    path.write_text("{")
+    assert f"warning: {path} is damaged and passed over: " in reproduce().err
+    assert reproduce("figure2").code == 0
+    assert len(json.loads(path.read_text())["x"]) == 40
+    assert reproduce().err == ""
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_record_without_curves_gets_them_from_its_run_folder():
+    assert reproduce("figure1").code == 0
+    (path,) = RESULTS.glob("*.json")
+    record = json.loads(path.read_text())
+    del record["curves"]
+    path.write_text(json.dumps(record))
+    assert reproduce("table1", "--row", "ours", "--column", "low").out == "1 run, 1 recorded\n"
+    assert reproduce("figure1").code == 0
+    assert json.loads(path.read_text())["curves"]["loss"]
+    assert starts(path.stem) == 1
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("paper")
+def test_the_commands_of_a_plan_do_what_the_runner_does(npz, capsys):
+    planned = reproduce("table1", "figure2", "--row", "theirs", "--plan")
+    assert (planned.code, planned.err) == (0, "")
+    assert not RESULTS.exists()
+    assert not RUNS.exists()
+    low, high = planned.out.splitlines()
+    assert "--data cifar10" in high
+    for command in low.split(" && "):
+        words = shlex.split(command)
+        assert words[0] == "aag"
+        assert main(words[1:]) == 0
+    name = config(npz, loss="nt-xent").run_name()
+    assert recorded() == [name]
+    assert (RESULTS / "tsne" / f"{name}.json").exists()
+    assert f"projected in results/tsne/{name}.json" in capsys.readouterr().out
+
+    rest = reproduce("table1", "figure2", "--row", "theirs", "--plan")
+    assert rest.out == high + "\n"
+    nothing = reproduce("figure2", "--plan")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert nothing.err == "nothing to run: all that is selected is recorded\n"
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_shard_does_not_depend_on_what_is_recorded():
+    before = [reproduce("table1", "--plan", "--shard", f"{part}/2").out for part in (1, 2)]
+    assert reproduce("figure1").code == 0
+    after = [reproduce("table1", "--plan", "--shard", f"{part}/2").out for part in (1, 2)]
+    assert after == ["".join(before[0].splitlines(keepends=True)[1:]), before[1]]
+
+
+# --- the listing and mistakes -----------------------------------------------------------------------------------------
+
+
+def test_the_listing_names_every_table_and_figure():
+    ran = reproduce()
+    assert (ran.code, ran.err) == (0, "")
+    for part in PAPER.values():
+        assert re.search(rf"^{part.id} .* {re.escape(part.title)}$", ran.out, re.MULTILINE)
+    assert counts("table7") == [6, 0, 0, 0, 6]
+    assert "Six methods on three sets with two networks.\n" in ran.out
+    assert counts("table1", "--dataset", "svhn") == [11, 0, 0, 0, 11]
+    assert "table7" not in reproduce("--dataset", "svhn").out.split("\n\n")[0]
+
+
+def test_time_to_go_comes_from_the_records():
+    there = Path(__file__).parents[2] / "results"
+    ran = reproduce("--results", there)
+    assert re.search(r"^table7 .* \d+ min ", ran.out, re.MULTILINE)
+    assert "by the nearest records (NVIDIA H200" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["tabel1"], "unknown table or figure 'tabel1'; did you mean"),
+        (["table1", "--row", "Instnace"], "unknown row 'Instnace'; did you mean Instance?"),
+        (["--row", "Instnace"], "unknown row 'Instnace'; did you mean Instance"),
+        (["--plan"], "name a table or a figure, or all"),
+        (["--shard", "1/2"], "name a table or a figure, or all"),
+        (["table1", "--epochs-scale", "0"], "--epochs-scale must lie above 0"),
+        (["--epochs-scale", "2"], "--epochs-scale must lie above 0"),
+        (["all", "--shard", "9/8"], "--shard takes a part and the number of parts, as in 2/8, not '9/8'"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(words, told):
+    assert told in refused("reproduce", *words)
+
+
+def test_tsne_without_a_record_has_no_place(npz):
+    run = Run.create(RUNS / "run", config(npz))
+    assert "--tsne is kept beside the record" in refused("evaluate", run.folder, "--tsne")
+
+
+@pytest.mark.parametrize("words", [["--help"], [], ["all", "--plan"]])
+def test_listing_and_planning_do_not_import_torch(words):
+    ran = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "aag", "reproduce", *words],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines() if line.startswith("import time:")}
+    assert not imported & {"torch", "numpy", "sklearn", "matplotlib"}
+
+
+def test_the_page_is_written_as_html_and_markdown(tmp_path, capsys):
+    page, text = tmp_path / "page.html", tmp_path / "page.md"
+    words = ["reproduce", "page", "--out", str(page), "--markdown", str(text), "--results", str(tmp_path / "none")]
+    assert main(words) == 0
+    assert capsys.readouterr().out == f"written to {page}\nwritten to {text}\n"
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert text.read_text(encoding="utf-8").startswith("# ")

@@ -1,0 +1,183 @@
+"""What is chosen of a table, in which parts, and the commands for it."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aag import AAGError
+from aag.cli import train_config
+from aag.config import METHODS, TrainConfig, recipe_config
+from aag.paper import PAPER, Results
+from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, select, standing, train_options
+
+
+def runs(*what: str, **options: Any) -> list[Planned]:
+    return select(Reproduce(what, **options))
+
+
+def names(*what: str, **options: Any) -> list[str]:
+    return [run.name for run in runs(*what, **options)]
+
+
+# --- choosing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_its_runs():
+    for part in PAPER.values():
+        assert names(part.id) == [config.run_name() for config in part.configs]
+
+
+def test_all_is_every_run_once():
+    every = names("all")
+    assert len(every) == len(set(every))
+    assert set(every) == {config.run_name() for part in PAPER.values() for config in part.configs}
+    assert names("table4", "all") == names("table4") + [name for name in every if name not in names("table4")]
+
+
+def test_one_cell_one_row_one_column():
+    assert names("table1", dataset="cifar10", network="resnet18", row="AAG") == ["cifar10-resnet18-paper-seed0"]
+    assert names("table1", column="CIFAR-10, ResNet-18", row="aag") == ["cifar10-resnet18-paper-seed0"]
+    assert len(names("table1", row="AAG")) == 6
+    assert len(names("table1", column="SVHN, AlexNet")) == 6
+    assert len(names("table1", dataset="svhn")) == 11  # one is empty in the paper
+
+
+def test_a_name_comes_before_a_part_of_one():
+    assert names("table4", row="NT-Xent", column="lr 0.3") == ["cifar10-resnet18-paper-seed0-lr=0.3-loss=nt-xent"]
+    assert len(names("table4", row="Xent")) == 4
+    assert {run.config.data for run in runs("table1", dataset="cifar10")} == {"cifar10"}
+    assert {run.config.data for run in runs("table1", dataset="cifar")} == {"cifar10", "cifar100"}
+    # In each table by itself: AAG is a row of table 1 and a part of two of table 2.
+    assert len(names("table1", "table2", row="AAG", column="CIFAR-10, ResNet-18")) == 2
+
+
+def test_a_branch_that_a_method_adds_is_no_other_network():
+    assert names("table2", network="resnet18", dataset="cifar10") == [
+        "cifar10-resnet18+sobel-super-and-seed0", "cifar10-resnet18-paper-seed0-epochs=1000"
+    ]  # fmt: skip
+
+
+def test_a_figures_curves_are_its_rows():
+    assert names("figure3", row="64") == ["cifar10-resnet18-paper-seed0-batch-size=64"]
+
+
+@pytest.mark.parametrize(
+    ("what", "options", "told"),
+    [
+        (("table8",), {}, "unknown table or figure 'table8'; did you mean table"),
+        (("al",), {}, "unknown table or figure 'al'; did you mean all"),
+        (("table1",), {"row": "Instnace"}, "unknown row 'Instnace'; did you mean Instance?"),
+        (("table1",), {"dataset": "cifar11"}, "unknown dataset 'cifar11'; did you mean cifar10"),
+        (("table1",), {"network": "resnet17"}, "unknown network 'resnet17'; did you mean resnet18"),
+        (("table1",), {"column": "SVHN, ResNet-19"}, "unknown column 'SVHN, ResNet-19'; did you mean SVHN, ResNet-18"),
+        (("figure6",), {"column": "x"}, "--column x: nothing that is selected has a column"),
+        (("table1",), {"row": "DeepCluster", "column": "SVHN, ResNet-18"}, "no run fits --row DeepCluster, --column"),
+        (("table2",), {"row": "tuned"}, "no run fits --row tuned"),
+        (("table1",), {"seeds": 0}, "--seeds must be at least 1, not 0"),
+        (("table1",), {"device": "gpu"}, "unknown device 'gpu'"),
+        (("table3",), {"knn_every": 7}, "--knn-every 7 passes over epoch 200, which table3 shows"),
+        (("table3",), {"knn_every": 0}, "--knn-every 0 passes over epoch 200"),
+        *((("table1",), {"shard": shard}, "--shard takes") for shard in ("0/2", "3/2", "2", "a/b", "-1/2", "1/0")),
+    ],
+)
+def test_what_is_not_there_is_told(what, options, told):
+    with pytest.raises(AAGError) as error:
+        runs(*what, **options)
+    assert told in str(error.value)
+
+
+def test_seeds_come_after_the_first_of_every_cell():
+    first, both = names("table4"), names("table4", seeds=2)
+    assert both[:4] == first
+    assert both[4:] == [name.replace("seed0", "seed1") for name in first]
+    assert [run.config.seed for run in runs("table4", seeds=2)] == [0] * 4 + [1] * 4
+
+
+def test_a_short_version_is_another_run_and_says_so():
+    (run,) = runs("table4", row="NT-Xent", column="lr 0.03", epochs_scale=0.1)
+    assert (run.config.epochs, run.epochs) == (20, 200)
+    assert run.name == "cifar10-resnet18-paper-seed0-epochs=20-loss=nt-xent"
+    assert run.label == f"{run.name} (table4; short version, 20 of 200 epochs)"
+    assert runs("table3", epochs_scale=0.1, knn_every=7)  # its epochs are others anyway
+
+
+def test_what_figures_need_besides_the_record():
+    needs = {run.name: run.needs for run in runs("figure4", "figure6", "table7", seeds=2)}
+    shared = needs["cifar10-resnet18-paper-seed0"]
+    assert TSNE in shared
+    assert "positive_gradient" in shared
+    assert needs["cifar10-resnet18-paper-seed1"] == needs["cifar10-resnet18-paper-seed0-schedule=step"] == frozenset()
+    assert not any(run.needs for run in runs("table7"))
+
+
+# --- shards -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("what", "count"), [("all", 1), ("all", 8), ("table1", 2), ("table4", 3), ("table4", 20)])
+def test_shards_are_disjoint_and_together_all(what, count):
+    shards = [names(what, seeds=2, shard=f"{part}/{count}") for part in range(1, count + 1)]
+    assert sorted(name for shard in shards for name in shard) == sorted(names(what, seeds=2))
+    sizes = [len(shard) for shard in shards]
+    assert max(sizes) - min(sizes) <= 1
+
+
+# --- how a run stands -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_of_other_settings_is_not_begun(tmp_path):
+    from aag.train import Run
+
+    (run,) = runs("table6", runs=tmp_path)
+    results = Results(tmp_path / "none")
+    assert standing(run, results) is Standing.MISSING
+    Run.create(run.folder, replace(run.config, seed=7))
+    (run.folder / "last.ckpt").write_bytes(b"")
+    assert standing(run, results) is Standing.MISSING
+    (run.folder / "config.json").unlink()
+    Run.create(run.folder, replace(run.config, knn_every=17))
+    assert standing(run, results) is Standing.BEGUN
+    (run.folder / "config.json").write_text("{")
+    assert standing(run, results) is Standing.MISSING
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+OTHERS = [
+    TrainConfig(recipe="demo"),
+    replace(recipe_config("demo", "sample"), width=4, decay_at=(0.5,), flip=False, warmup_epochs=0, seed=3),
+    replace(recipe_config("moco", "cifar10", "moco"), warmup_epochs=None, symmetric=True, precision="fp32"),
+    replace(recipe_config("paper", "my photos [old]/a'b.npz"), image_size=64, out=Path("a b"), data_root=Path("c d")),
+    replace(recipe_config("demo", "cifar10", "and"), lr=1e-05, weight_decay=0.0, decay_at=(0.25, 0.5, 0.75)),
+    replace(recipe_config("paper", "cifar10"), network="vit_tiny_patch16_224", checkpoint_minutes=0.5),
+]
+
+
+@pytest.mark.parametrize("config", OTHERS)
+def test_any_config_is_written_as_options_and_read_back(config):
+    assert train_config(shlex.split(shlex.join(train_options(config)))) == replace(
+        config, recipe=recipe_config(config.recipe, config.data, config.method).recipe
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_recipe_is_written_in_a_few_words(method):
+    config = recipe_config("auto", "cifar10", method)
+    words = train_options(config)
+    assert len(words) <= 6
+    assert train_config(words) == config
+
+
+def test_the_commands_of_every_run_give_exactly_that_run():
+    options = {"device": "cuda:1", "data_root": Path("/my data"), "knn_every": 1, "runs": Path("my runs")}
+    for run in runs("all") + runs("all", seeds=2, epochs_scale=0.013, **options):
+        train, evaluate = command(run, Path("my results")).split(" && ")
+        words = shlex.split(train)
+        assert words[:2] == ["aag", "train"]
+        assert train_config(words[2:]) == run.config
+        words = shlex.split(evaluate)
+        assert words[:5] == ["aag", "evaluate", str(run.folder), "--record", "my results"]
+        assert ("--tsne" in words) == (TSNE in run.needs)
+        assert ("cuda:1" in words) == (run.config.device == "cuda:1")

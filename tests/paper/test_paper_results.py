@@ -1,0 +1,136 @@
+"""Records matched with the runs that the tables ask for."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aag.config import TrainConfig, recipe_config
+from aag.files import write_json
+from aag.paper import Results
+
+CONFIG = recipe_config("paper", "cifar10")
+
+
+def record(folder: Path, config: TrainConfig, **changes: Any) -> Path:
+    content = {
+        "name": config.run_name(),
+        "settings": config.identity(),
+        "knn": {"last": 88.0, "best": 88.5},
+        "evaluation": [{"accuracy": 89.0, "protocol": {"evaluation": "linear"}}],
+        "knn_by_epoch": [[0, 30.0], [100, 85.0], [200, 88.0]],
+        "seconds": 300.0,
+        "sessions": [{"gpu": "NVIDIA H200"}],
+    } | changes
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{content['name']}.json"
+    write_json(path, content)
+    return path
+
+
+def test_a_run_is_found_with_all_its_seeds(tmp_path):
+    for seed in (2, 0, 1):
+        record(tmp_path, replace(CONFIG, seed=seed))
+    record(tmp_path, replace(CONFIG, epochs=100))
+    results = Results(tmp_path)
+    assert [result.config.seed for result in results.of(CONFIG)] == [0, 1, 2]
+    found = results.seed(replace(CONFIG, seed=1))
+    assert found is not None
+    assert found.config.seed == 1
+    assert results.seed(replace(CONFIG, seed=3)) is None
+    assert [result.config.epochs for result in results.short(CONFIG)] == [100]
+    assert not results.damaged
+
+
+def test_where_it_ran_and_how_it_was_watched_make_no_other_run(tmp_path):
+    record(tmp_path, CONFIG)
+    elsewhere = replace(CONFIG, out=Path("x"), device="cpu", data_root=Path("y"), knn_every=0)
+    assert Results(tmp_path).seed(elsewhere)
+
+
+def test_measures(tmp_path):
+    record(tmp_path, CONFIG)
+    (result,) = Results(tmp_path).all
+    measures = [result.measure(name) for name in ("knn", "linear", "knn@100", "knn@150")]
+    assert measures == [88.0, 89.0, 85.0, None]
+
+
+def test_a_record_of_former_settings_is_stale_and_not_the_run(tmp_path):
+    record(tmp_path, CONFIG, settings=replace(CONFIG, temperature=0.2).identity())
+    results = Results(tmp_path)
+    assert results.of(CONFIG) == []
+    assert [result.name for result in results.stale(CONFIG)] == [CONFIG.run_name()]
+    record(tmp_path, CONFIG)
+    assert Results(tmp_path).stale(CONFIG) == []
+
+
+def test_time_is_that_of_the_nearest_record(tmp_path):
+    record(tmp_path, CONFIG)
+    record(tmp_path, replace(CONFIG, batch_size=512), seconds=200.0)
+    results = Results(tmp_path)
+    assert results.seconds(CONFIG) == pytest.approx(300)
+    assert results.seconds(replace(CONFIG, batch_size=1024)) == pytest.approx(200)
+    assert results.seconds(replace(CONFIG, epochs=1000, data="svhn")) == pytest.approx(1500 * 73_257 / 50_000)
+    assert results.seconds(replace(CONFIG, network="alexnet")) is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda text: text[:100], "Expecting|Unterminated"),
+        (lambda text: "[]", "it is no record"),
+        (lambda text: "", "Expecting value"),
+        (lambda text: text.replace('"settings"', '"set"'), "it has no 'settings'"),
+        (lambda text: text.replace('"paper"', '"papre"', 1), "unknown recipe 'papre'"),
+        (lambda text: text.replace("88.0", '"88"'), "'88' is no number"),
+        (lambda text: text.replace('"sessions": [', '"sessions": [], "x": ['), "it is no record"),
+    ],
+)
+def test_a_damaged_record_is_passed_over_and_told_of(tmp_path, damage, why):
+    record(tmp_path, replace(CONFIG, seed=1))
+    path = record(tmp_path, CONFIG)
+    path.write_text(damage(path.read_text()))
+    results = Results(tmp_path)
+    assert [result.config.seed for result in results.all] == [1]
+    assert list(results.damaged) == [path]
+    assert re.search(why, results.damaged[path])
+    assert "\n" not in results.damaged[path]
+
+
+def test_no_folder_holds_no_records(tmp_path):
+    assert Results(tmp_path / "none").all == []
+
+
+def test_the_records_of_this_project_are_whole():
+    results = Results(Path(__file__).parents[2] / "results")
+    assert results.all
+    assert not results.damaged
+
+
+# --- projections ------------------------------------------------------------------------------------------------------
+
+
+def test_a_projection_is_found_where_it_is_of_this_run(tmp_path):
+    path = tmp_path / "tsne" / f"{CONFIG.run_name()}.json"
+    results = Results(tmp_path)
+    assert results.projection(CONFIG) is None
+    path.parent.mkdir()
+    content = {"settings": CONFIG.identity(), "x": [1.0, 2.0], "y": [1.0, 2.0], "labels": [0, 1]}
+    write_json(path, content)
+    assert results.projection(replace(CONFIG, device="cpu")) == content
+    write_json(path, content | {"settings": replace(CONFIG, temperature=0.2).identity()})
+    assert results.projection(CONFIG) is None
+    assert not results.damaged
+
+
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"x": [1], "y": [1, 2], "labels": [1]})])
+def test_a_damaged_projection_is_told_of(tmp_path, text):
+    path = tmp_path / "tsne" / f"{CONFIG.run_name()}.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    results = Results(tmp_path)
+    assert results.projection(CONFIG) is None
+    assert list(results.damaged) == [path]

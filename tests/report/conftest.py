@@ -1,0 +1,17 @@
+from pathlib import Path
+
+import pytest
+from synthetic import every_kind
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder with every kind of record; read only."""
+    return every_kind(tmp_path_factory.mktemp("site") / "results")
+
+
+@pytest.fixture(scope="session")
+def page(folder: Path) -> Path:
+    from aag.report import write_page
+
+    return write_page(folder, folder.parent / "reproduce.html")

@@ -1,0 +1,180 @@
+"""What a page says of a cell: ours only where it is the number that the cell asks for."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from synthetic import PAPER, record, write
+
+from aag.config import recipe_config
+from aag.paper import Cell, Results
+from aag.report.content import figures, label, open_points, show, show_tables, summary, tables
+from aag.report.protocol import origin, protocols
+from aag.report.records import sound_results
+
+
+def shown(folder: Path, table: str, row: str, column: int = 0):
+    found = next(each for each in show_tables(sound_results(folder)) if each.table.id == table)
+    return next(cells for cells in found.rows if cells[0].cell.row == row)[column]
+
+
+def test_the_paper_has_seven_tables_and_six_figures():
+    assert [label(table) for table in tables()] == [f"Table {n}" for n in range(1, 8)]
+    assert [label(figure) for figure in figures()] == [f"Figure {n}" for n in range(1, 7)]
+
+
+def test_several_seeds_are_their_mean_and_spread(folder):
+    cell = shown(folder, "table7", "full model")
+    assert cell.state == "done"
+    assert cell.values == (88.9, 88.7, 89.0)
+    assert cell.mean == pytest.approx(88.8667, abs=1e-4)
+    assert cell.spread == pytest.approx(0.1528, abs=1e-4)
+    assert cell.difference == 0.57
+    assert cell.close
+
+
+def test_a_single_seed_has_no_spread(folder):
+    cell = shown(folder, "table7", "NT-Xent")
+    assert cell.spread is None
+    assert cell.difference == -0.3
+    assert cell.close
+    assert not shown(folder, "table7", "two basic views").close
+
+
+@pytest.mark.parametrize(("knn", "close"), [(87.8, True), (87.79, False), (88.3, True), (99.0, True)])
+def test_half_a_point_below_the_paper_is_the_limit(tmp_path, knn, close):
+    write(tmp_path, record(PAPER, knn))
+    assert shown(tmp_path, "table7", "full model").close == close
+
+
+def test_a_short_version_is_never_the_number(folder):
+    cell = shown(folder, "table7", "StepLR")
+    assert (cell.state, cell.note) == ("short", "20 of 200 epochs")
+    assert cell.difference is None
+    assert not cell.close
+
+
+def test_an_epoch_of_a_short_run_stands_for_the_same_share(tmp_path):
+    write(tmp_path, record(replace(PAPER, epochs=100), 80.0))
+    cell = shown(tmp_path, "table3", "AAG", 1)
+    assert (cell.state, cell.note) == ("short", "epoch 40 of 100, not 400 of 1000")
+    curve = dict(cell.results[0].record["knn_by_epoch"])
+    assert cell.values == (curve[40],)
+
+
+def test_the_longest_of_short_versions_is_taken(tmp_path):
+    for epochs in (20, 100, 50):
+        write(tmp_path, record(replace(PAPER, epochs=epochs), 70 + epochs / 10))
+    cell = shown(tmp_path, "table7", "full model")
+    assert cell.note == "100 of 200 epochs"
+    assert cell.values == (80.0,)
+
+
+def test_a_stale_record_shows_no_number(folder):
+    cell = shown(folder, "table7", "RandAugment")
+    assert cell.state == "missing"
+    assert len(cell.stale) == 1
+    assert cell.values == ()
+
+
+def test_what_a_record_lacks_is_said(folder):
+    cell = shown(folder, "table5", "SimCLR, τ 0.5 (linear)")
+    assert (cell.state, cell.note) == ("unmeasured", "recorded without linear")
+
+
+def test_quoted_and_other_numbers_are_marked(folder):
+    assert shown(folder, "table1", "SimCLR").paper == "82.3†"
+    assert shown(folder, "table1", "AAG").paper == "88.3"
+    other = shown(folder, "table2", "SimCLR, tuned (kNN)")
+    assert (other.state, other.paper) == ("elsewhere", "91.4‡")
+    empty = shown(folder, "table1", "DeepCluster", 2)
+    assert (empty.state, empty.paper) == ("empty", "–")
+
+
+def test_damaged_files_are_told_of_and_passed_over(folder):
+    results = sound_results(folder)
+    assert {path.name for path in results.damaged} == {"damaged.json", "no-<number>.json", "not-a-number.json"}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"knn_by_epoch": [[1, "x"]]},
+        {"knn_by_epoch": [[1]]},
+        {"knn": {"last": 101.0}},
+        {"knn": {"last": True}},
+        {"evaluation": [{"accuracy": 50.0}]},
+        {"evaluation": [{"accuracy": None, "protocol": {"evaluation": "knn"}}]},
+        {"loss_by_epoch": 3},
+        {"sessions": ["here"]},
+        {"name": 5},
+        {"settings": PAPER.identity() | {"recipe": "of-tomorrow"}},
+        {"settings": PAPER.identity() | {"epochs": "200"}},
+    ],
+)
+def test_a_record_that_is_none_after_all_breaks_no_page(tmp_path, broken):
+    write(tmp_path, record(PAPER) | broken, "broken")
+    results = sound_results(tmp_path)
+    assert not results.all
+    assert len(results.damaged) == 1
+    assert shown(tmp_path, "table7", "full model").state == "missing"
+
+
+def test_the_order_of_the_rows_is_compared(tmp_path):
+    def order() -> str:
+        return next(one for one in show_tables(sound_results(tmp_path)) if one.table.id == "table7").order
+
+    assert order() == ""
+    write(tmp_path, record(PAPER, 88.0))
+    write(tmp_path, record(replace(PAPER, auxiliary="none"), 85.0))
+    assert order() == "The rows that were run stand in the paper's order."
+    write(tmp_path, record(replace(PAPER, auxiliary="basic"), 84.0))
+    assert order().startswith("Of 3 pairs of rows with both cells run, 2 stand in the paper's order. Not so: ")
+    assert "two basic views 85.00 ≥ three basic views 84.00" in order()
+
+
+def test_the_sums_are_of_all_cells(tmp_path):
+    assert summary(show_tables(Results(tmp_path))).startswith("Cells: 0 of 79 run, 0 within 0.5")
+    write(tmp_path, record(PAPER, 88.0))  # a cell of Tables 1, 4 and 7
+    write(tmp_path, record(recipe_config("auto", "cifar10", "instance"), 50.0))
+    found = show_tables(Results(tmp_path))
+    assert summary(found) == (
+        "Cells: 4 of 79 run, 3 within 0.5 of the paper or above. "
+        "Of AAG's own: 3 of 34 run, 3 within 0.5 of the paper or above."
+    )
+    assert found[0].close_words == "1 of 34 cells (AAG, CIFAR-10, ResNet-18)"
+    assert found[0].open_words == "32 of 34 cells"
+    assert found[6].tally == "1 of 6 cells run, 1 of them within 0.5 of the paper or above"
+
+
+def test_what_cannot_be_reproduced_is_named(folder):
+    what = [name for name, _ in open_points(show_tables(sound_results(folder)))]
+    assert "Table 6, AMDIM, ResNet-50 (25 ×)" in what
+    assert "Figure 1" in what
+
+
+def test_a_protocol_is_that_of_the_records(tmp_path):
+    made = record(PAPER)
+    made["evaluation"][0]["protocol"]["k"] = 7
+    write(tmp_path, made)
+    (said,) = protocols(["knn", "knn@200"], sound_results(tmp_path).all)
+    assert "k = 7, τ = 0.1" in said
+    assert "128-d embedding" in said
+    write(tmp_path, record(replace(PAPER, seed=1)))
+    assert len(protocols(["knn"], sound_results(tmp_path).all)) == 2  # two ways to measure are two numbers
+    assert "Adam at 0.01" in protocols(["linear"], [])[0]  # nothing measured yet: as it is going to be
+
+
+def test_where_a_record_comes_from(tmp_path):
+    made = record(PAPER)
+    made["sessions"] += [{"gpu": None, "cpu": "x86_64", "commit": "0123456789abcdef0123456789abcdef01234567"}]
+    write(tmp_path, made)
+    told = origin(sound_results(tmp_path).all[0])
+    assert told["made on"] == "NVIDIA H200, x86_64"
+    assert told["commit"] == "abc123, 0123456789ab"
+    assert told["training"] == "5.0 min"
+
+
+def test_a_cell_of_a_measure_that_was_not_logged(tmp_path):
+    write(tmp_path, record(PAPER))
+    assert show(Cell("a", "b", 80.0, "knn@3", PAPER), Results(tmp_path)).state == "unmeasured"

@@ -1,0 +1,127 @@
+"""Figures: the points of our runs, and in words what one sees in them."""
+
+from dataclasses import replace
+
+import pytest
+from synthetic import PAPER, curves, record, write, write_projection
+
+from aag.paper import Figure, find
+from aag.report import charts
+from aag.report.findings import Drawn, Found, find_in
+from aag.report.records import sound_results
+
+NT = replace(PAPER, loss="nt-xent")
+
+
+def found(folder, name: str) -> Found:
+    figure = find(name)
+    assert isinstance(figure, Figure)
+    return find_in(figure, sound_results(folder))
+
+
+def test_the_sweep_by_batch_size(folder):
+    one = found(folder, "figure3")
+    assert one.words[0] == "kNN: 85.00 at 32, 87.90 at 64, 88.87 at 128, 88.00 at 256, 86.10 at 512."
+    assert one.words[1] == (
+        "The best batch size by kNN is 128 (88.87), of 5 run; 512, the largest, is lower by 2.77. "
+        "It falls from 128 to 256, from 256 to 512."
+    )
+    assert one.words[2] == "kNN, 20 of 200 epochs: 61.00 at 1024."
+    assert [line.hollow for line in one.panels[""]] == [False, True]  # a short version is no point of the line
+    assert one.missing == ("batch size 1024: run only in a short version",)
+
+
+def test_the_sweep_by_epochs(folder):
+    one = found(folder, "figure2")
+    assert "The best number of epochs by kNN is 1000 (91.30), of 5 run, the largest. It never falls." in one.words
+    assert "Linear evaluation is above kNN at 5 of 5 points." in one.words
+    assert "kNN, other lengths: 86.80 at 100." in one.words
+    assert not one.missing
+    assert len(one.results) == 8
+
+
+def test_gradients_that_are_constant_or_fall(folder):
+    positive, negative, similarity, _ = found(folder, "figure4").words
+    assert positive == (
+        "∇s⁺: NT-Xent falls from 10 to 0.193; GNT-Xent is constant at 10 (it varies by 0.0 %); "
+        "GNT-Xent is above NT-Xent at 79 of 80 points."
+    )
+    assert "GNT-Xent is constant" in negative
+    assert "GNT-Xent is above NT-Xent at 80 of 80 points" in similarity
+
+
+def test_a_curve_that_turns_is_told_with_its_peak(tmp_path):
+    made = curves(falling=True)
+    made["positive_gradient"] = [1.0, 9.0] + [0.5] * 78
+    write(tmp_path, record(NT, curves=made))
+    assert "falls from 1 to 0.5, with a high of 9 between" in found(tmp_path, "figure4").words[0]
+
+
+@pytest.mark.parametrize("broken", [None, [], {"step": [1, 2], "positive_gradient": [1]}, {"step": 3}])
+def test_records_without_curves_say_so(tmp_path, broken):
+    write(tmp_path, record(PAPER, curves=broken))
+    write(tmp_path, record(NT))
+    one = found(tmp_path, "figure4")
+    assert not any(one.panels.values())
+    assert one.missing == ("∇s⁺, ∇s⁻, s⁺, s⁻: not in the record of NT-Xent and GNT-Xent",)
+    assert one.run
+    assert not one.results
+
+
+def test_accuracy_and_loss_of_both_losses(folder):
+    knn, loss = found(folder, "figure5").words
+    assert knn == "kNN: NT-Xent ends at 86.50; GNT-Xent ends at 88.90; GNT-Xent is above NT-Xent at 20 of 20 points."
+    assert "NT-Xent falls from 14.4 to 3 and never goes below zero" in loss
+    assert "GNT-Xent falls from 6.4 to −5 and is below zero from epoch 120 on" in loss
+
+
+def test_a_short_run_is_named_as_such_in_a_figure(tmp_path):
+    write(tmp_path, record(replace(PAPER, epochs=20), curves=curves(falling=False)))
+    one = found(tmp_path, "figure4")
+    assert one.panels["positive_gradient"][0].name == "GNT-Xent (20 of 200 epochs)"
+    assert one.missing == ("NT-Xent: not run yet", "GNT-Xent: run only in a short version, 20 of 200 epochs")
+
+
+def test_a_stale_run_is_not_drawn(tmp_path):
+    made = record(PAPER)
+    write(tmp_path, made | {"settings": made["settings"] | {"momentum": 0.1}})
+    assert "a stale record" in found(tmp_path, "figure5").missing[1]
+    assert not found(tmp_path, "figure5").run
+
+
+def test_pictures_of_the_embeddings(folder):
+    one = found(folder, "figure6")
+    assert [cloud.name for cloud in one.clouds] == ["NT-Xent", "GNT-Xent"]
+    assert one.words[1] == "GNT-Xent: for 100.0 % of 600 images, the nearest in the picture is of the same class."
+
+
+def test_a_large_picture_is_thinned(tmp_path):
+    write(tmp_path, record(PAPER))
+    write_projection(tmp_path, PAPER, points=4500)
+    one = found(tmp_path, "figure6")
+    assert (len(one.clouds[0].points), one.clouds[0].left_out) == (1500, 3000)
+    assert one.words[0].endswith("3,000 more are not drawn.")
+
+
+def test_a_damaged_picture_is_none(tmp_path):
+    path = write(tmp_path, record(PAPER))
+    write_projection(tmp_path, PAPER)
+    file = tmp_path / "tsne" / path.name
+    for text in ("{", "{}", file.read_text().replace('"labels": [0', '"labels": [77')):
+        file.write_text(text)
+        assert "no t-SNE" in found(tmp_path, "figure6").missing[1]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (85.1, 91.9), (-13.4, 20.4), (5, 5), (0, 0), (1e-5, 3e-5)])
+def test_ticks_are_round_and_hold_all_values(low, high):
+    found = charts.ticks(low, high, 5)
+    assert found[0] <= low
+    assert found[-1] >= high
+    assert 2 <= len(found) <= 9
+
+
+def test_a_chart_of_one_point_and_a_chart_of_none():
+    one = charts.line_chart([Drawn("a<b", [(128, 88.0)], 0)], title="t", x_label="x", y_label="y", log=True, marks=True)
+    assert "a&lt;b, x 128: 88.00" in one
+    assert "nan" not in one
+    assert 'class="nothing"' in charts.line_chart([], title="t", x_label="x", y_label="y")

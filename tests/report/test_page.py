@@ -1,0 +1,169 @@
+"""The page and its Markdown: whole, self-contained, with every kind of cell; nothing of a record is taken as markup."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from aag.errors import AAGError
+from aag.report import write_markdown, write_page
+
+VOID = {"meta", "link", "img", "br"}
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Checked(HTMLParser):
+    """Every tag that is opened is closed; what it saw."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.seen if name == tag]
+
+
+@pytest.fixture(scope="module")
+def text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def markdown(folder: Path) -> str:
+    return write_markdown(folder, folder.parent / "docs" / "reproduction.md").read_text(encoding="utf-8")
+
+
+def row(text: str, table: str, name: str) -> str:
+    section = text[text.index(f'<section id="{table}">') :]
+    start = section.index(f'<th scope="row">{name}')
+    return section[start : section.index("</tr>", start)]
+
+
+def test_the_page_is_well_formed_and_accessible(text):
+    page = Checked(text)
+    ids = [attributes["id"] for _, attributes in page.seen if "id" in attributes]
+    assert len(ids) == len(set(ids)) == 15  # the state, seven tables, six figures, the records
+    assert len(page.all("caption")) == len(page.all("table")) == 9
+    assert all(attributes.get("scope") for attributes in page.all("th"))
+    assert all(attributes.get("alt") for attributes in page.all("img"))
+    charts = [attributes for attributes in page.all("svg") if attributes.get("role") == "img"]
+    assert len(charts) == 2 + 4 + 2 + 2
+    assert all(attributes.get("aria-label") for attributes in charts)
+
+
+def test_nothing_is_asked_of_the_network(text):
+    page = Checked(text)
+    assert not page.all("script")
+    for tag, attributes in page.seen:
+        for name in ("src", "srcset", "data", "poster"):
+            assert (attributes.get(name) or "data:").startswith("data:"), tag
+    assert "url(" not in text
+    assert "@import" not in text
+    for attributes in page.all("a"):
+        assert not re.match(r"\w+:|//", attributes["href"] or "")
+
+
+def test_links_lead_to_records_and_places(text, page):
+    ids = set(re.findall(r' id="([^"]+)"', text))
+    links = [attributes["href"] or "" for attributes in Checked(text).all("a")]
+    assert sum(link.startswith("results/") for link in links) > 20
+    for link in links:
+        assert link[1:] in ids if link.startswith("#") else (page.parent / unquote(link)).is_file()
+
+
+def test_every_kind_of_cell_is_told(text):
+    full = row(text, "table7", "full model")
+    for part in ("88.87", "± 0.15", "▲ +0.57", "paper 88.3", "3 seeds:"):
+        assert part in full
+    assert "▼ −1.80" in row(text, "table7", "two basic views")
+    assert "▽ −0.20" in row(text, "table7", "three basic views")
+    short = row(text, "table7", "StepLR")
+    assert "short: 20 of 200 epochs" in short
+    assert 'class="diff' not in short
+    stale = row(text, "table7", "RandAugment")
+    assert "not run yet" in stale
+    assert "stale: <a" in stale
+    assert "11.11" not in text
+    assert "recorded without linear" in row(text, "table5", "SimCLR, τ 0.5 (linear)")
+    assert '<span class="tag">quoted</span>' in row(text, "table1", "SimCLR")
+    assert "82.3†" in row(text, "table1", "SimCLR")
+    assert "91.4‡" in row(text, "table2", "SimCLR, tuned (kNN)")
+
+
+def test_a_record_is_no_markup(text, markdown):
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "no-&lt;number&gt;.json" in text
+    assert "<b>99" not in text
+    assert r"\<script\>alert(1)\</script\>" in markdown
+    assert r"a\|b\`c\`" in markdown
+
+
+def test_the_pictures_of_figure_1_are_in_the_page(text):
+    images = [attributes for attributes in Checked(text).all("img")]
+    assert len(images) == 6 * 4
+    assert len({attributes["src"] for attributes in images}) == 24
+    assert all((attributes["src"] or "").startswith("data:image/png;base64,") for attributes in images)
+
+
+def test_the_markdown_says_the_same(markdown, folder):
+    cells = (
+        r"\| full model \| \[88\.87\]\(([^)]+)\) ± 0\.15, 3 seeds \(also \[1\]\([^)]+\), \[2\]\([^)]+\)\) \(88\.3\) "
+    )
+    found = re.search(cells + r"\+0\.57 \|", markdown)
+    assert found
+    assert (folder.parent / "docs" / found[1]).is_file()
+    assert "short: 20 of 200 epochs (87.1) |" in markdown
+    assert "| RandAugment | not run yet (88.1) stale: [record](" in markdown
+    assert "The best batch size by kNN is 128" in markdown
+    assert "## Figure 6: t-SNE" in markdown
+    for table in re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
+
+
+def test_without_records_everything_is_not_run_yet(tmp_path):
+    text = write_page(tmp_path / "none", tmp_path / "deep" / "page.html").read_text()
+    Checked(text)
+    assert "Cells: 0 of 79 run" in text
+    assert text.count("not run yet") > 79
+    told = write_markdown(tmp_path / "none", tmp_path / "page.md").read_text()
+    assert "Reproduced:\n\n- nothing" in told
+    assert told.endswith("None yet.\n")
+
+
+def test_a_page_is_the_same_when_written_again(folder, page, tmp_path):
+    again = write_page(folder, folder.parent / "again.html")
+    assert again.read_bytes() == page.read_bytes()
+
+
+def test_what_cannot_be_read_or_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AAGError, match="is not a folder of records"):
+        write_page(tmp_path / "file", tmp_path / "page.html")
+    with pytest.raises(AAGError, match="it is a folder; give the name of a file"):
+        write_markdown(tmp_path, tmp_path)
+    with pytest.raises(AAGError, match="cannot write"):
+        write_page(tmp_path, tmp_path / "file" / "page.html")
+
+
+def test_the_page_of_the_docs_is_what_the_records_say(tmp_path):
+    from aag.report.markdown import markdown
+
+    path = ROOT / "docs" / "reproduction.md"
+    assert path.read_text() == markdown(ROOT / "results", path), "run make tables"
