@@ -14,12 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from weights import as_if_trained
 
-from aag import kernels
+from aag import AAGError, kernels
+from aag.augment import BasicAugment
 from aag.methods.aag import AAG
-from aag.nets import Encoder, EncoderSpec, build
+from aag.nets import Encoder, EncoderSpec, build, products
+from aag.nets import fused as fused_module
 from aag.nets.alexnet import AlexNet
 from aag.nets.fused import Fused
 from aag.nets.heads import linear_head, mlp_head
+from aag.nets.layers import split_norms
 from aag.nets.resnet import BasicBlock, Bottleneck, ResNet
 from aag.optimizers import SGD
 
@@ -27,20 +30,38 @@ NETWORKS: dict[str, tuple[Callable[[], AlexNet | ResNet], int, int]] = {  # back
     "resnet18 of 16": (lambda: ResNet(BasicBlock, (2, 2, 2, 2), 16), 16, 4),
     "resnet18 of 13": (lambda: ResNet(BasicBlock, (2, 2, 2, 2), 16), 13, 5),
     "basic blocks": (lambda: ResNet(BasicBlock, (2, 1), 16), 9, 4),
+    "few pixels": (lambda: ResNet(BasicBlock, (1,), 16), 5, 4),
     "bottlenecks": (lambda: ResNet(Bottleneck, (2, 1), 16), 11, 6),  # a block of each kind: sixteen would take long
     "alexnet": (lambda: AlexNet((16, 48, 32, 64, 16), (64, 32), 17), 17, 6),
 }
 
 
-def network(name: str, photographs: Tensor) -> tuple[Encoder, Tensor]:
-    """An encoder and images."""
+def network(name: str, photographs: Tensor, lots: int = 0, lot: int = 0) -> tuple[Encoder, Tensor]:
+    """An encoder and images; where that is given, so many lots of so many images for batch norm."""
     make, size, count = NETWORKS[name]
     torch.manual_seed(1)
     encoder = build(EncoderSpec("resnet18", width=16))
     encoder.backbone = backbone = make()
     encoder.head = (mlp_head if name == "bottlenecks" else linear_head)(backbone.feature_dim, 24)
     as_if_trained(encoder)
+    if lots:
+        split_norms(encoder, lot)
+        count = lots * lot
     return encoder.to(memory_format=torch.channels_last), photographs[:count, :, 3 : 3 + size, 7 : 7 + size]
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Several programs for each lot of a few small images, and several tiles for most of them."""
+    for name, warps, programs in (("FEW", 16, 1), ("MANY", 8, 2)):
+        for module in (fused_module, products):
+            monkeypatch.setattr(module, name, (2048, warps, programs))
+
+
+def fused_of(encoder: Encoder, optimizer: SGD | None = None) -> Fused:
+    fused = Fused(encoder, torch.float32, optimizer)
+    fused.processors = 7  # several for a lot, and not as many to sum up as to normalise
+    return fused
 
 
 def objective(embedding: Tensor) -> Tensor:
@@ -76,8 +97,29 @@ def assert_as_near(found: dict[str, Tensor], plain: dict[str, Tensor], exact: di
 @pytest.mark.parametrize("name", ["resnet18 of 16", "resnet18 of 13", "bottlenecks", "alexnet"])
 def test_network_computes_what_plain_layers_compute(photographs, name):
     encoder, images = network(name, photographs)
+    compare_with_plain_layers(encoder, images, Fused(encoder, torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "lots", "lot"),
+    [("basic blocks", 2, 2), ("basic blocks", 1, 4), ("few pixels", 33, 2), ("bottlenecks", 2, 4), ("alexnet", 2, 5)],
+)
+def test_network_treats_lots_apart_as_plain_layers_do(photographs, small_tiles, name, lots, lot):
+    """Thirty-three are more than one look at their sums covers."""
+    encoder, images = network(name, photographs, lots, lot)
+    compare_with_plain_layers(encoder, images, fused_of(encoder))
+
+
+def test_network_refuses_a_pass_that_cannot_be_divided(photographs):
+    encoder, images = network("basic blocks", photographs, 2, 3)
+    for way in (Fused(encoder, torch.float32), kernels.disabled()):
+        with pytest.raises(AAGError, match="a pass of 5 images cannot be divided into lots of 3 for batch norm"), way:
+            encoder(images[:5])
+
+
+def compare_with_plain_layers(encoder: Encoder, images: Tensor, fused: Fused) -> None:
     ways = [plainly(encoder, images, dtype) for dtype in (torch.float32, torch.float64)]
-    with Fused(encoder, torch.float32):
+    with fused:
         embedding = encoder(images)[1]
     objective(embedding).backward()
     ways.insert(0, (encoder, embedding.detach()))
@@ -155,12 +197,20 @@ def learnt(encoder: Encoder, optimizer: SGD) -> dict[str, Tensor]:
 @pytest.mark.parametrize(("name", "steps"), [("basic blocks", 2), ("bottlenecks", 1), ("alexnet", 1)])
 def test_learning_steps_as_the_optimizer_does(photographs, name, steps):
     """A second step also needs what the first left for it."""
-    encoder, images = network(name, photographs)
+    compare_steps(*network(name, photographs), steps)
+
+
+@pytest.mark.parametrize(("name", "steps", "lot"), [("basic blocks", 2, 2), ("bottlenecks", 1, 4), ("alexnet", 1, 5)])
+def test_learning_steps_of_lots_as_the_optimizer_does(photographs, small_tiles, name, steps, lot):
+    compare_steps(*network(name, photographs, 2, lot), steps)
+
+
+def compare_steps(encoder: Encoder, images: Tensor, steps: int) -> None:
     after = []
     for way in ("kernels", "plain", "exact"):
         copied = copy.deepcopy(encoder).to(torch.float64 if way == "exact" else torch.float32)
         optimizer = optimizer_of(copied)
-        fused = Fused(copied, torch.float32, optimizer) if way == "kernels" else None
+        fused = fused_of(copied, optimizer) if way == "kernels" else None
         for _ in range(steps):
             optimizer.zero_grad()
             with fused or kernels.disabled():
@@ -245,7 +295,7 @@ def test_turned_weights_take_gradients_back(channels):
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_contrast_is_algorithm_1(dtype, views, n, width, temperature, keep_positive):
-    method = AAG((), temperature, keep_positive)
+    method = AAG([BasicAugment()] * views, temperature, keep_positive)
     random = torch.Generator().manual_seed(8)
     centres = torch.randn(n, width, generator=random).repeat(views, 1)
     given = (centres + torch.randn(views * n, width, generator=random)) * torch.rand(views * n, 1, generator=random)
@@ -253,9 +303,9 @@ def test_contrast_is_algorithm_1(dtype, views, n, width, temperature, keep_posit
     for kind in (dtype, torch.float64):
         v = given.to(dtype).to(kind).detach().requires_grad_()
         with kernels.disabled() if kind == torch.float64 else contextlib.nullcontext():
-            loss, log = method.loss(v.split(n))
+            loss, log, _ = method.loss(v.split(n), torch.arange(n))
         (0.37 * loss).backward()
-        found.append({"loss": loss.detach(), **log, "gradient": v.grad})
+        found.append({"loss": loss.detach(), **dict(zip(method.logs, log, strict=True)), "gradient": v.grad})
     ours, exact = found
     assert ours.keys() == exact.keys()
     assert len(exact) == {2: 7, 3: 9}[views]

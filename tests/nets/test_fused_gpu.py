@@ -11,6 +11,7 @@ from torch import Tensor
 from weights import as_if_trained
 
 from aag import kernels
+from aag.augment import BasicAugment
 from aag.methods.aag import AAG
 from aag.nets import Encoder, EncoderSpec, build
 from aag.optimizers import SGD
@@ -22,8 +23,8 @@ PRECISIONS = (torch.bfloat16, torch.float32)
 MOMENTUM, DECAY, LR = 0.9, 0.01, 1e-4
 
 
-def encoder_of(network: str) -> Encoder:
-    encoder = build(EncoderSpec(network), seed=1)
+def encoder_of(network: str, norm_images: int = 0) -> Encoder:
+    encoder = build(EncoderSpec(network, norm_images=norm_images), seed=1)
     as_if_trained(encoder)
     return encoder.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -75,8 +76,15 @@ def test_networks_compute_what_plain_layers_compute(photographs, network, dtype)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize("network", ["resnet18", "resnet50", "alexnet"])
+def test_lots_are_treated_apart_as_plain_layers_do(photographs, network, dtype):
+    assert_as_near(encoder_of(network, norm_images=16), photographs[:64].cuda(), dtype)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 def test_images_of_odd_sizes(photographs, dtype):
     assert_as_near(encoder_of("resnet18"), photographs[:37, :, :27, 2:].contiguous().cuda(), dtype)
+    assert_as_near(encoder_of("resnet18", norm_images=9), photographs[:36, :, :27, 2:].contiguous().cuda(), dtype)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
@@ -87,19 +95,25 @@ def test_learning_steps_as_the_optimizer_does(photographs, network, dtype):
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize("network", ["resnet18", "alexnet"])
+def test_learning_steps_of_lots_as_the_optimizer_does(photographs, network, dtype):
+    assert_as_near(encoder_of(network, norm_images=16), photographs[:64].cuda(), dtype, steps=3)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("keep_positive", [False, True], ids=["GNT-Xent", "NT-Xent"])
 @pytest.mark.parametrize(("views", "n"), [(2, 128), (3, 128), (3, 100), (3, 2), (3, 600)])
 def test_contrast_is_algorithm_1(views, n, keep_positive, dtype):
-    method = AAG((), 0.1, keep_positive)
+    method = AAG([BasicAugment()] * views, 0.1, keep_positive)
     random = torch.Generator().manual_seed(4)
     given = torch.randn(n, 128, generator=random).repeat(views, 1) + torch.randn(views * n, 128, generator=random)
     found = []
     for kind in (dtype, torch.float64):
         v = given.to(dtype).to("cuda", kind).requires_grad_()
         with kernels.disabled() if kind == torch.float64 else nullcontext():
-            loss, log = method.loss(v.split(n))
+            loss, log, _ = method.loss(v.split(n), torch.arange(n))
         (0.37 * loss).backward()
-        found.append({"loss": loss.detach(), **log, "gradient": v.grad})
+        found.append({"loss": loss.detach(), **dict(zip(method.logs, log, strict=True)), "gradient": v.grad})
     ours, exact = found
     assert ours.keys() == exact.keys()
     assert ours["gradient"].dtype == dtype

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from aag import AAGError
-from aag.nets import EncoderSpec, build
-from aag.nets.layers import SplitNorm
+from aag.nets import EncoderSpec, build, load, save
+from aag.nets.layers import SplitNorm, split_norms
 
 
 @pytest.mark.parametrize(("kind", "shape"), [(nn.BatchNorm2d, (12, 5, 3, 4)), (nn.BatchNorm1d, (12, 5))])
@@ -17,7 +17,8 @@ def test_each_lot_has_a_norm_of_its_own(kind, shape):
     plain = kind(5).double()
     nn.init.uniform_(plain.weight)
     nn.init.uniform_(plain.bias)
-    split = SplitNorm(copy.deepcopy(plain), 4)
+    split = copy.deepcopy(plain)
+    split_norms(split, 4)
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
     lots = [copy.deepcopy(plain) for _ in range(3)]
     expected = torch.cat([norm(lot) for norm, lot in zip(lots, theirs.chunk(3), strict=True)])
@@ -27,18 +28,20 @@ def test_each_lot_has_a_norm_of_its_own(kind, shape):
     (found * weights).sum().backward()
     (expected * weights).sum().backward()
     torch.testing.assert_close(ours.grad, theirs.grad)
-    torch.testing.assert_close(split.norm.weight.grad, torch.stack([norm.weight.grad for norm in lots]).sum(dim=0))
+    torch.testing.assert_close(split.weight.grad, torch.stack([norm.weight.grad for norm in lots]).sum(dim=0))
     for name in ("running_mean", "running_var"):
         mean = torch.stack([getattr(norm, name) for norm in lots]).mean(dim=0)
-        torch.testing.assert_close(getattr(split.norm, name), mean)
-    assert split.norm.num_batches_tracked == 1
-    split.eval()
-    torch.testing.assert_close(split(x), split.norm(x))
+        torch.testing.assert_close(getattr(split, name), mean)
+    assert split.num_batches_tracked == 1
+    plain.load_state_dict(split.state_dict())  # under the same names
+    torch.testing.assert_close(split.eval()(x), plain.eval()(x))
 
 
 def test_a_pass_that_cannot_be_divided_is_told():
+    norm = nn.BatchNorm1d(3)
+    split_norms(norm, 4)
     with pytest.raises(AAGError, match="a pass of 10 images cannot be divided into lots of 4"):
-        SplitNorm(nn.BatchNorm1d(3), 4)(torch.zeros(10, 3))
+        norm(torch.zeros(10, 3))
 
 
 def test_an_encoder_of_split_norms_treats_lots_apart():
@@ -47,12 +50,22 @@ def test_an_encoder_of_split_norms_treats_lots_apart():
     plain = build(EncoderSpec(width=4, image_size=16, head="mlp"), seed=0)
     lots = torch.cat([plain(lot)[1] for lot in images.chunk(2)])
     torch.testing.assert_close(split(images)[1], lots, rtol=1e-3, atol=1e-4)
-    assert not any(
-        isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d)
-        for module in split.modules()
-        if not isinstance(module, SplitNorm)
-        for part in module.children()
-    )
+    norms = [part for part in split.modules() if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d)]
+    assert norms
+    assert all(isinstance(norm, SplitNorm) for norm in norms)
+    assert split.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_the_file_of_such_an_encoder_is_a_plain_one_s(tmp_path):
+    encoder = build(EncoderSpec(width=4, image_size=16, norm_images=4), seed=0)
+    save(encoder, tmp_path / "encoder.safetensors")
+    assert load(tmp_path / "encoder.safetensors").spec == EncoderSpec(width=4, image_size=16)
+
+
+def test_a_norm_that_does_more_is_refused():
+    """timm's has an activation inside, which a formula of ours would leave out."""
+    with pytest.raises(AAGError, match="is not for BatchNormAct2d; use --norm-images 0"):
+        build(EncoderSpec("efficientnet_b0", norm_images=4))
 
 
 def test_without_a_head_the_embedding_is_the_features():

@@ -44,7 +44,7 @@ def test_a_run_on_the_gpu_goes_on_after_a_stop(tiny, method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [*COMPILED, "moco"])  # moco: with batch norm of a part of the batch
+@pytest.mark.parametrize("method", COMPILED)
 def test_the_others_are_compiled(tiny, method):
     result = train(small(replace(tiny, device="cuda", width=16, epochs=2), method))
     assert "torch.compile" in result.run.metrics()[0]["runtime"]

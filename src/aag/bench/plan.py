@@ -152,8 +152,9 @@ def _method(method: str, data: str) -> TrainConfig:
 
 
 def _tiny(method: str, data: str, **scale: Any) -> TrainConfig:
-    few = {"clusters": 10} if method == "deepcluster" else {}
-    return replace(recipe_config("demo", data, method), **scale, **few)
+    if method == "deepcluster":
+        scale = {**scale, "clusters": 10}
+    return replace(recipe_config("demo", data, method), **scale)
 
 
 def cores() -> int:

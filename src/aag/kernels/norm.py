@@ -11,6 +11,10 @@ Rows are all pixels of all images, channels last. A few programs share the rows 
 `partial` [programs, 2, C]; each program of the pass after it adds them up, in the same order, before its own rows. The
 reductions go from the last row to the first: the end of x is what the cache still holds, and their own end, the
 beginning of x, is where the next pass starts.
+
+SPLIT: a batch norm for each lot of consecutive images, as `aag.nets.layers.SplitNorm` has it. A lot is the grid's third
+dimension, `rows` are those of one lot, and `partial` and `moments` have one for each: [lots, programs, 2, C] and
+[lots, 4, C]. What the lots have in common, running statistics and weights, is up to the first program of the first lot.
 """
 
 import triton
@@ -29,6 +33,49 @@ def _totals(partial, parts, channels, channel, BLOCK_C: tl.constexpr):
         at = partial + (start + part)[:, None] * 2 * channels + channel[None, :]
         first += tl.load(at, mask=inside, other=0.0)
         second += tl.load(at + channels, mask=inside, other=0.0)
+    return tl.sum(first, axis=0), tl.sum(second, axis=0)
+
+
+@triton.jit
+def _statistics_of_lots(x, partial, rows, channels, parts, channel, PIVOT: tl.constexpr, BLOCK_C: tl.constexpr):
+    """The means [BLOCK_C] over all lots of their means and of their variances."""
+    LOTS: tl.constexpr = 16  # at a time: a lot has the fewer programs the more lots there are
+    lots = tl.num_programs(2)
+    mean = tl.zeros((BLOCK_C,), tl.float32)
+    variance = tl.zeros((BLOCK_C,), tl.float32)
+    for start in range(0, lots, LOTS):
+        lot = start + tl.arange(0, LOTS)
+        inside = (lot < lots)[:, None]
+        first = tl.zeros((LOTS, BLOCK_C), tl.float32)
+        second = tl.zeros((LOTS, BLOCK_C), tl.float32)
+        for part in range(parts):
+            at = partial + (lot * parts + part)[:, None] * 2 * channels + channel[None, :]
+            first += tl.load(at, mask=inside, other=0.0)
+            second += tl.load(at + channels, mask=inside, other=0.0)
+        distance = first / rows
+        variance += tl.sum(tl.maximum(second / rows - distance * distance, 0.0), axis=0)
+        if PIVOT:
+            at = x + lot.to(tl.int64)[:, None] * rows * channels + channel[None, :]
+            distance += tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        mean += tl.sum(distance, axis=0)
+    return mean / lots, variance / lots
+
+
+@triton.jit
+def _gradients_of_lots(partial, moments, channels, parts, channel, BLOCK_C: tl.constexpr):
+    """The gradients [BLOCK_C] of bias and weight: sums over all programs of all lots, each with its lot's deviation."""
+    PARTS: tl.constexpr = 32  # with more, this rare branch would decide how many registers the whole kernel takes
+    parts_of_all = parts * tl.num_programs(2)
+    first = tl.zeros((PARTS, BLOCK_C), tl.float32)
+    second = tl.zeros((PARTS, BLOCK_C), tl.float32)
+    for start in range(0, parts_of_all, PARTS):
+        part = start + tl.arange(0, PARTS)
+        inside = (part < parts_of_all)[:, None]
+        at = partial + part[:, None] * 2 * channels + channel[None, :]
+        of_lot = moments + (part // parts)[:, None] * 4 * channels + channel[None, :]
+        first += tl.load(at, mask=inside, other=0.0)
+        deviation = tl.load(of_lot + channels, mask=inside, other=0.0)
+        second += tl.load(at + channels, mask=inside, other=0.0) * deviation
     return tl.sum(first, axis=0), tl.sum(second, axis=0)
 
 
@@ -53,9 +100,12 @@ def _centred(x, pivot, tile, row, offset, wide, rows, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def statistics(x, partial, rows, channels, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):
+def statistics(x, partial, rows, channels, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):
     """partial ← sums of x − x₀ and (x − x₀)², where x₀ is the first row: no digits are lost to a large mean."""
     program, programs = tl.program_id(0), tl.num_programs(0)
+    if SPLIT:
+        lot = tl.program_id(2).to(tl.int64)
+        x, partial = x + lot * rows * channels, partial + lot * programs * 2 * channels
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     row = tl.arange(0, BLOCK_M)
     offset = row[:, None] * channels + channel[None, :]
@@ -80,12 +130,17 @@ def statistics(x, partial, rows, channels, BLOCK_M: tl.constexpr, BLOCK_C: tl.co
 @triton.jit
 def _moments(
     program, group, x, partial, weight, bias, idle_bias, moments, running_mean, running_var, batches,
-    rows, channels, parts, channel, momentum, eps, IDLE: tl.constexpr, PIVOT: tl.constexpr, BLOCK_C: tl.constexpr,
+    rows, channels, parts, channel, momentum, eps,
+    IDLE: tl.constexpr, PIVOT: tl.constexpr, SPLIT: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """scale and shift; the first program writes moments [4, C]: mean, 1/deviation, scale, shift, and moves the running
-    statistics on. `idle_bias` is what the convolution would have added: batch norm takes it out again, so x goes
-    without, and it shows in the running mean only. PIVOT: the sums are of differences from x's first row.
+    statistics on, by the mean over the lots (SPLIT). `idle_bias` is what the convolution would have added: batch norm
+    takes it out again, so x goes without, and it shows in the running mean only. PIVOT: the sums are of differences
+    from x's first row.
     """
+    lot = tl.program_id(2)
+    if SPLIT:
+        partial, moments = partial + lot * parts * 2 * channels, moments + lot * 4 * channels
     first, second = _totals(partial, parts, channels, channel, BLOCK_C)
     distance = first / rows
     mean = distance
@@ -100,15 +155,18 @@ def _moments(
         tl.store(moments + channels + channel, deviation)
         tl.store(moments + 2 * channels + channel, scale)
         tl.store(moments + 3 * channels + channel, shift)
-        if IDLE:
-            mean += tl.load(idle_bias + channel)
-        before = tl.load(running_mean + channel)
-        tl.store(running_mean + channel, before + momentum * (mean - before))
-        before = tl.load(running_var + channel)
-        unbiased = variance * (rows / (rows - 1.0))
-        tl.store(running_var + channel, before + momentum * (unbiased - before))
-        if group == 0:
-            tl.store(batches, tl.load(batches) + 1)
+        if not SPLIT or lot == 0:
+            if SPLIT:
+                mean, variance = _statistics_of_lots(x, partial, rows, channels, parts, channel, PIVOT, BLOCK_C)
+            if IDLE:
+                mean += tl.load(idle_bias + channel)
+            before = tl.load(running_mean + channel)
+            tl.store(running_mean + channel, before + momentum * (mean - before))
+            before = tl.load(running_var + channel)
+            unbiased = variance * (rows / (rows - 1.0))
+            tl.store(running_var + channel, before + momentum * (unbiased - before))
+            if group == 0:
+                tl.store(batches, tl.load(batches) + 1)
     return scale, shift
 
 
@@ -118,7 +176,7 @@ def normalise(
     add, add_partial, add_weight, add_bias, add_moments, add_mean, add_var, add_batches,
     rows, channels, parts, add_parts, height, width, momentum, eps,
     RELU: tl.constexpr, ADD: tl.constexpr, THROUGH: tl.constexpr, IDLE: tl.constexpr, EVERY: tl.constexpr,
-    PIVOT: tl.constexpr, ADD_PIVOT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+    PIVOT: tl.constexpr, ADD_PIVOT: tl.constexpr, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """y ← relu(x̂ · weight + bias + add), where add (THROUGH) goes through a batch norm of its own first.
 
@@ -126,15 +184,21 @@ def normalise(
     is an add: without one, backward finds it in x.
     """
     program, programs, group = tl.program_id(0), tl.num_programs(0), tl.program_id(1)
+    if SPLIT:
+        lot = tl.program_id(2).to(tl.int64)
+        before = lot * rows * channels
+        x, y, add, bits = x + before, y + before, add + before, bits + before // 8
+        if EVERY > 1:
+            skip += lot * _every_other(rows, height, width, EVERY)[0] * channels  # as many as a lot keeps
     channel = group * BLOCK_C + tl.arange(0, BLOCK_C)
     scale, shift = _moments(
         program, group, x, partial, weight, bias, idle_bias, moments, running_mean, running_var, batches,
-        rows, channels, parts, channel, momentum, eps, IDLE, PIVOT, BLOCK_C,
+        rows, channels, parts, channel, momentum, eps, IDLE, PIVOT, SPLIT, BLOCK_C,
     )  # fmt: skip
     if THROUGH:
         add_scale, add_shift = _moments(
             program, group, add, add_partial, add_weight, add_bias, add_bias, add_moments, add_mean, add_var,
-            add_batches, rows, channels, add_parts, channel, momentum, eps, False, ADD_PIVOT, BLOCK_C,
+            add_batches, rows, channels, add_parts, channel, momentum, eps, False, ADD_PIVOT, SPLIT, BLOCK_C,
         )  # fmt: skip
         shift += add_shift
     row = tl.arange(0, BLOCK_M)
@@ -171,7 +235,7 @@ def normalise(
 def backward_sums(
     grad, other, x, bits, moments, masked, partial, rows, channels, height, width,
     OTHER: tl.constexpr, RELU: tl.constexpr, ADD: tl.constexpr, EVERY: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+    SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """partial ← sums of ∂y and ∂y · (x − mean), behind the ReLU's mask.
 
@@ -180,6 +244,14 @@ def backward_sums(
     from x alone.
     """
     program, programs, group = tl.program_id(0), tl.num_programs(0), tl.program_id(1)
+    if SPLIT:
+        lot = tl.program_id(2).to(tl.int64)
+        before = lot * rows * channels
+        grad, x, masked, bits = grad + before, x + before, masked + before, bits + before // 8
+        moments, partial = moments + lot * 4 * channels, partial + lot * programs * 2 * channels
+        if EVERY > 1:
+            before = lot * _every_other(rows, height, width, EVERY)[0] * channels
+        other += before
     channel = group * BLOCK_C + tl.arange(0, BLOCK_C)
     row = tl.arange(0, BLOCK_M)
     offset = row[:, None] * channels + channel[None, :]
@@ -237,32 +309,38 @@ def backward_sums(
 @triton.jit
 def norm_backward_factors(
     program, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
-    rows, channels, parts, channel, momentum, decay, LEARN: tl.constexpr, BLOCK_C: tl.constexpr,
+    rows, channels, parts, channel, momentum, decay, LEARN: tl.constexpr, SPLIT: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """(a, shift, b, c) such that ∂x = a · ∂y + b · x + c, and the mask is a · x + shift > 0.
 
     The first program also lets weight and bias take their step of SGD (LEARN), or writes their gradients.
     """
+    lot = tl.program_id(2)
+    if SPLIT:
+        partial, moments = partial + lot * parts * 2 * channels, moments + lot * 4 * channels
     first, second = _totals(partial, parts, channels, channel, BLOCK_C)
     mean = tl.load(moments + channel)
     deviation = tl.load(moments + channels + channel)
     scale = tl.load(moments + 2 * channels + channel)
     shift = tl.load(moments + 3 * channels + channel)
     second *= deviation
-    if program == 0:
+    if program == 0 and (not SPLIT or lot == 0):
+        of_bias, of_weight = first, second
+        if SPLIT:
+            of_bias, of_weight = _gradients_of_lots(partial, moments, channels, parts, channel, BLOCK_C)
         if LEARN:
             rate = tl.load(lr)
             value = tl.load(weight + channel)
-            step = second + decay * value + momentum * tl.load(velocity + channel)
+            step = of_weight + decay * value + momentum * tl.load(velocity + channel)
             tl.store(velocity + channel, step)
             tl.store(weight + channel, value - rate * step)
             value = tl.load(bias + channel)
-            step = first + decay * value + momentum * tl.load(bias_velocity + channel)
+            step = of_bias + decay * value + momentum * tl.load(bias_velocity + channel)
             tl.store(bias_velocity + channel, step)
             tl.store(bias + channel, value - rate * step)
         else:
-            tl.store(grad_weight + channel, second)
-            tl.store(grad_bias + channel, first)
+            tl.store(grad_weight + channel, of_weight)
+            tl.store(grad_bias + channel, of_bias)
     of_x = -scale * deviation * second / rows
     return scale, shift, of_x, -scale * first / rows - of_x * mean
 
@@ -271,14 +349,17 @@ def norm_backward_factors(
 def backward_inputs(
     grad, x, grad_x, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
     rows, channels, parts, momentum, decay,
-    MASK: tl.constexpr, LEARN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+    MASK: tl.constexpr, LEARN: tl.constexpr, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """∂x from ∂y, which is masked here (MASK) or was before."""
     program, programs = tl.program_id(0), tl.num_programs(0)
+    if SPLIT:
+        before = tl.program_id(2).to(tl.int64) * rows * channels
+        grad, x, grad_x = grad + before, x + before, grad_x + before
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     scale, shift, of_x, constant = norm_backward_factors(
         program, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
-        rows, channels, parts, channel, momentum, decay, LEARN, BLOCK_C,
+        rows, channels, parts, channel, momentum, decay, LEARN, SPLIT, BLOCK_C,
     )  # fmt: skip
     row = tl.arange(0, BLOCK_M)
     offset = row[:, None] * channels + channel[None, :]

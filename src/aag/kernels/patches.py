@@ -2,7 +2,7 @@
 
 A convolution of three channels leaves the matrix units idle and takes longer than one of sixty-four. Both directions
 stay in one pass over the activations: forward also sums up what batch norm needs, and backward takes the gradient
-through batch norm and into the product without writing it down.
+through batch norm and into the product without writing it down. SPLIT is as in `norm`.
 """
 
 import triton
@@ -38,10 +38,15 @@ def patches(images, mean, std, out, height, width, BLOCK: tl.constexpr, WIDTH: t
 @triton.jit
 def first_convolution(
     around, weight, out, partial, rows, channels,
-    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, WIDTH: tl.constexpr, PRECISE: tl.constexpr,
+    SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, WIDTH: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """out [rows, C] ← around [rows, WIDTH] · weight [C, WIDTH]ᵀ; partial ← its sums and sums of squares."""
     program, programs = tl.program_id(0), tl.num_programs(0)
+    if SPLIT:
+        lot = tl.program_id(2).to(tl.int64)
+        around += lot * rows * WIDTH
+        out += lot * rows * channels
+        partial += lot * programs * 2 * channels
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     k = tl.arange(0, WIDTH)
     taps = tl.load(weight + channel[None, :] * WIDTH + k[:, None])
@@ -67,15 +72,21 @@ def first_convolution(
 def first_gradient(
     around, grad, z, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr, shares,
     rows, channels, parts, momentum, decay,
-    MASK: tl.constexpr, LEARN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, WIDTH: tl.constexpr,
-    PRECISE: tl.constexpr,
+    MASK: tl.constexpr, LEARN: tl.constexpr, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+    WIDTH: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """shares [programs, C, WIDTH] ← each program's part of ∂weights; all else as `norm.backward_inputs` has it."""
+    """shares [lots · programs, C, WIDTH] ← the programs' parts of ∂weights; all else as in `norm.backward_inputs`."""
     program, programs = tl.program_id(0), tl.num_programs(0)
+    if SPLIT:
+        lot = tl.program_id(2).to(tl.int64)
+        around += lot * rows * WIDTH
+        grad += lot * rows * channels
+        z += lot * rows * channels
+        shares += lot * programs * channels * WIDTH
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     scale, shift, of_x, constant = norm_backward_factors(
         program, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
-        rows, channels, parts, channel, momentum, decay, LEARN, BLOCK_C,
+        rows, channels, parts, channel, momentum, decay, LEARN, SPLIT, BLOCK_C,
     )  # fmt: skip
     total = tl.zeros((BLOCK_C, WIDTH), tl.float32)
     wide = tl.full((), BLOCK_M, tl.int64)

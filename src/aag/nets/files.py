@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,7 +25,8 @@ def save(encoder: Encoder, path: str | os.PathLike[str], extra: Mapping[str, str
         name: tensor.detach().to("cpu", memory_format=torch.contiguous_format, copy=True)
         for name, tensor in encoder.state_dict().items()
     }
-    data = to_bytes(tensors, metadata={"format": "pt", **(extra or {}), SPEC: encoder.spec.to_json()})
+    spec = replace(encoder.spec, norm_images=0)  # which matters in training alone
+    data = to_bytes(tensors, metadata={"format": "pt", **(extra or {}), SPEC: spec.to_json()})
     write_bytes(Path(path), data)
 
 

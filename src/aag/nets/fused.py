@@ -16,7 +16,7 @@ from aag.kernels import norm as kernels
 from aag.kernels.patches import WIDTH, patches
 from aag.kernels.sgd import sgd
 from aag.nets.encoder import Encoder
-from aag.nets.layers import ConvNorm, Linear
+from aag.nets.layers import ConvNorm, Linear, SplitNorm2d
 from aag.nets.products import FEW, MANY, First, product, shared
 from aag.optimizers import SGD
 
@@ -163,6 +163,7 @@ class ConvNormLayer:
     def __init__(self, module: ConvNorm, fused: Fused) -> None:
         self.module, self.fused = module, fused
         self.conv, self.norm = module.conv, module.norm
+        self.images = self.norm.images if isinstance(self.norm, SplitNorm2d) else 0  # of a lot; 0: all are one
         self.low = _low(self.conv.weight, fused.dtype)
         self.product = product(self.conv, self.low, fused)
         self.waiting: tuple[Tensor, Tensor, bool] | None = None  # from _Unfinished to who finishes it
@@ -177,6 +178,12 @@ class ConvNormLayer:
             add = _Unfinished.apply(add, before.conv.weight, before.norm.weight, before.norm.bias, before)
         norm, conv = self.norm, self.conv
         return _ConvNorm.apply(x, conv.weight, norm.weight, norm.bias, add, conv.bias, relu, every, self, before)
+
+    def lots(self, count: int) -> int:
+        """How many batch norms see a pass of so many images."""
+        if self.images and count % self.images:
+            raise AAGError(f"a pass of {count} images cannot be divided into lots of {self.images} for batch norm")
+        return count // self.images if self.images else 1
 
     def refresh(self) -> None:
         self.low.copy_(self.conv.weight)
@@ -208,24 +215,25 @@ class _ConvNorm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         z, partial, moments, pivot = _convolve(layer, x)
         norm = layer.norm
-        b, channels, h, w = z.shape
-        rows = b * h * w
+        (lots, parts), (b, channels, h, w) = partial.shape[:2], z.shape
+        rows = b * h * w // lots
         y = torch.empty_like(z)
         skip = y if every == 1 else torch.empty_like(z[:, :, ::every, ::every], memory_format=CHANNELS_LAST)
-        bits = z.new_empty(rows * channels // 8, dtype=torch.uint8) if add is not None and relu else None
+        bits = z.new_empty(z.numel() // 8, dtype=torch.uint8) if add is not None and relu else None
         add_pivot = True
         of_add = [z if add is None else add, partial, weight, bias, moments, *_running(norm)]
         if before is not None:
             assert before.waiting is not None
             its_partial, its_moments, add_pivot = before.waiting
+            assert len(its_moments) == lots
             its = before.norm
             of_add[1:] = [its_partial, its.weight, its.bias, its_moments, *_running(its)]
             before.waiting = None
-        grid, sizes = shared(rows, channels, MANY, layer.fused.processors)
+        grid, sizes = shared(rows, channels, lots, MANY, layer.fused.processors)
         launch(
             kernels.normalise, grid, z, y, skip, z if bits is None else bits, partial,
             weight, bias, bias if idle is None else idle, moments, *_running(norm), *of_add,
-            rows, channels, len(partial), len(of_add[1]), h, w, norm.momentum, norm.eps,
+            rows, channels, parts, of_add[1].shape[1], h, w, norm.momentum, norm.eps,
             RELU=relu, ADD=add is not None, THROUGH=before is not None, IDLE=idle is not None, EVERY=every,
             PIVOT=pivot, ADD_PIVOT=add_pivot, **sizes,
         )  # fmt: skip
@@ -264,16 +272,20 @@ def _running(norm: nn.BatchNorm2d) -> list[Any]:
 
 
 def _convolve(layer: ConvNormLayer, x: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """The convolution, sums for its batch norm, room for its moments, and whether the sums are of differences."""
-    z, partial = layer.product.forward(x)
+    """The convolution, sums for its batch norm, room for its moments, and whether the sums are of differences.
+
+    Sums and moments are the lots': [lots, programs, 2, C] and [lots, 4, C].
+    """
+    lots = layer.lots(len(x))
+    z, partial = layer.product.forward(x, lots)
     channels = z.shape[1]
     pivot = partial is None
     if partial is None:
-        rows = z.numel() // channels
-        grid, sizes = shared(rows, channels, FEW, layer.fused.processors)
-        partial = z.new_empty(grid[0], 2, channels, dtype=torch.float32)
+        rows = z.numel() // channels // lots
+        grid, sizes = shared(rows, channels, lots, FEW, layer.fused.processors)
+        partial = z.new_empty(lots, grid[0], 2, channels, dtype=torch.float32)
         launch(kernels.statistics, grid, z, partial, rows, channels, **sizes)
-    return z, partial, z.new_empty(4, channels, dtype=torch.float32), pivot
+    return z, partial, z.new_empty(lots, 4, channels, dtype=torch.float32), pivot
 
 
 def _backward(
@@ -286,12 +298,12 @@ def _backward(
         grad = torch.zeros_like(z)
     grad = grad.contiguous(memory_format=CHANNELS_LAST)
     other = None if other is None else other.contiguous(memory_format=CHANNELS_LAST)
-    b, channels, h, w = z.shape
-    rows = b * h * w
+    lots, (b, channels, h, w) = len(moments), z.shape
+    rows = b * h * w // lots
     keep = added or other is not None
     masked = torch.empty_like(z) if keep else grad
-    grid, sizes = shared(rows, channels, FEW, fused.processors)
-    partial = z.new_empty(grid[0], 2, channels, dtype=torch.float32)
+    grid, sizes = shared(rows, channels, lots, FEW, fused.processors)
+    partial = z.new_empty(lots, grid[0], 2, channels, dtype=torch.float32)
     launch(
         kernels.backward_sums, grid, grad, grad if other is None else other, z, z if bits is None else bits,
         moments, masked, partial, rows, channels, h, w,
@@ -305,10 +317,11 @@ def _backward(
         of_weight = layer.product.gradient(layer, x, masked, z, partial, moments, of_norm, tensors, numbers, settings)
     else:
         of_z = torch.empty_like(z)
-        grid, sizes = shared(rows, channels, MANY, fused.processors)
+        parts = grid[0]
+        grid, sizes = shared(rows, channels, lots, MANY, fused.processors)
         launch(
             kernels.backward_inputs, grid, masked, z, of_z, partial, moments, of_norm[0], of_norm[1], *tensors,
-            rows, channels, len(partial), *numbers, **settings, **sizes,
+            rows, channels, parts, *numbers, **settings, **sizes,
         )  # fmt: skip
         if ctx.needs_input_grad[0]:
             of_x = layer.product.grad_input(of_z, x)

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from aag.nets.layers import Linear
+from aag.nets.layers import Linear, ScaleBatchNorm1d
 from aag.nets.spec import EncoderSpec
 
 
@@ -12,14 +12,6 @@ def head(spec: EncoderSpec, features: int) -> tuple[nn.Module, int]:
         return nn.Identity(), features
     mlp = spec.head == "mlp" or (spec.head == "auto" and spec.network == "resnet50")
     return (mlp_head if mlp else linear_head)(features, spec.embedding), spec.embedding
-
-
-class ScaleBatchNorm1d(nn.BatchNorm1d):
-    """Batch norm with a learnt scale and no shift, which `nn.BatchNorm1d` cannot be asked for."""
-
-    def __init__(self, features: int) -> None:
-        super().__init__(features)
-        self.register_parameter("bias", None)
 
 
 def linear_head(features: int, embedding: int) -> nn.Module:

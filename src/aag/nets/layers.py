@@ -86,41 +86,59 @@ def mean_pool(x: Tensor) -> Tensor:
     return x.mean(dim=(2, 3))
 
 
-class SplitNorm(nn.Module):
+class ScaleBatchNorm1d(nn.BatchNorm1d):
+    """Batch norm with a learnt scale and no shift, which `nn.BatchNorm1d` cannot be asked for."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__(features)
+        self.register_parameter("bias", None)
+
+
+class SplitNorm:
     """A batch norm that sees `images` consecutive ones at a time in training, as if each lot were on a GPU of its own.
 
-    The running statistics move by the mean over the lots. Evaluation is the batch norm's.
+    The running statistics move by the mean over the lots. Evaluation, and all names, are the batch norm's.
     """
 
-    def __init__(self, norm: nn.BatchNorm1d | nn.BatchNorm2d, images: int) -> None:
-        super().__init__()
-        self.norm, self.images = norm, images
+    images: int
 
-    def forward(self, x: Tensor) -> Tensor:
-        norm: Any = self.norm
+    def forward(self: Any, x: Tensor) -> Tensor:
         if not self.training:
-            return norm(x)
+            return super().forward(x)  # type: ignore[misc]
         if len(x) % self.images:
             raise AAGError(f"a pass of {len(x)} images cannot be divided into lots of {self.images} for batch norm")
-        lots = x.unflatten(0, (-1, self.images)).to(norm.weight.dtype)  # [L, images, C, …]
+        lots = x.unflatten(0, (-1, self.images)).to(self.weight.dtype)  # [L, images, C, …]
         seen = [dim for dim in range(1, lots.ndim) if dim != 2]
         variance, mean = torch.var_mean(lots, dim=seen, correction=0, keepdim=True)
         with torch.no_grad():
             count = lots[0].numel() // x.shape[1]
-            norm.num_batches_tracked += 1
-            norm.running_mean.lerp_(mean.mean(dim=0).flatten(), norm.momentum)
-            norm.running_var.lerp_(variance.mean(dim=0).flatten() * count / (count - 1), norm.momentum)
+            self.num_batches_tracked += 1
+            self.running_mean.lerp_(mean.mean(dim=0).flatten(), self.momentum)
+            self.running_var.lerp_(variance.mean(dim=0).flatten() * count / (count - 1), self.momentum)
         shape = (-1,) + (1,) * (x.ndim - 2)
-        y = (lots - mean) * (variance + norm.eps).rsqrt() * norm.weight.view(shape)
-        if norm.bias is not None:
-            y = y + norm.bias.view(shape)
+        y = (lots - mean) * (variance + self.eps).rsqrt() * self.weight.view(shape)
+        if self.bias is not None:
+            y = y + self.bias.view(shape)
         return y.flatten(0, 1).to(x.dtype)
 
 
+class SplitNorm1d(SplitNorm, nn.BatchNorm1d): ...
+
+
+class SplitNorm2d(SplitNorm, nn.BatchNorm2d): ...
+
+
+_SPLIT: dict[type[nn.Module], Any] = {
+    nn.BatchNorm1d: SplitNorm1d, ScaleBatchNorm1d: SplitNorm1d, nn.BatchNorm2d: SplitNorm2d,
+}  # fmt: skip
+
+
 def split_norms(module: nn.Module, images: int) -> None:
-    """Splits all batch norms inside, in place."""
-    for name, part in list(module.named_children()):
-        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
-            setattr(module, name, SplitNorm(part, images))
-        else:
-            split_norms(part, images)
+    """Makes all batch norms inside split ones, in place: they keep their weights and their names."""
+    for part in list(module.modules()):
+        if not isinstance(part, nn.modules.batchnorm._BatchNorm):
+            continue
+        if type(part) not in _SPLIT or part.weight is None or part.running_mean is None:
+            raise AAGError(f"batch norm of a part of the batch is not for {type(part).__name__}; use --norm-images 0")
+        part.__class__ = _SPLIT[type(part)]  # a new one in its place would have to be hung in wherever it is
+        part.images = images  # type: ignore[assignment]

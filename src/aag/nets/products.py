@@ -1,7 +1,7 @@
 """How a convolution is computed for the kernels: by the library, or as a matrix product; forward and both gradients.
 
 `weight` is the layer's in low precision; `refresh` follows when it changed. `forward` returns the result and, where
-they came along, the sums for its batch norm.
+they came along, the sums for its batch norm, which is of each of `lots` equal parts of the images by itself.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,16 @@ MANY = (8192, 8, 2)
 
 
 def shared(
-    rows: int, channels: int, shape: tuple[int, int, int], processors: int
-) -> tuple[tuple[int, int], dict[str, int]]:
-    """Grid and sizes of programs that share the rows, in groups of channels."""
+    rows: int, channels: int, lots: int, shape: tuple[int, int, int], processors: int
+) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Grid and sizes of programs that share the rows of a lot, in groups of channels."""
     elements, warps, programs = shape
     block_c = channel_block(channels)
     block_m = elements // block_c
     groups = channels // block_c
-    most = max(1, processors * programs // groups)
-    return (min(most, -(-rows // block_m)), groups), {"BLOCK_M": block_m, "BLOCK_C": block_c, "num_warps": warps}
+    most = max(1, processors * programs // (groups * lots))
+    sizes = {"SPLIT": lots > 1, "BLOCK_M": block_m, "BLOCK_C": block_c, "num_warps": warps}
+    return (min(most, -(-rows // block_m)), groups, lots), sizes
 
 
 def product(conv: nn.Conv2d, weight: Tensor, fused: "Fused") -> Any:
@@ -51,7 +52,7 @@ class Pointwise:
 
     def refresh(self) -> None: ...
 
-    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+    def forward(self, x: Tensor, lots: int) -> tuple[Tensor, None]:
         return as_images(as_rows(x) @ self.weight.flatten(1).T, x), None
 
     def grad_input(self, grad: Tensor, x: Tensor) -> Tensor:
@@ -73,11 +74,11 @@ class First:
     def refresh(self) -> None:
         self.flat[:, : 9 * 3] = self.weight.permute(0, 2, 3, 1).flatten(1)
 
-    def forward(self, around: Tensor) -> tuple[Tensor, Tensor]:
-        rows, channels = around.numel() // WIDTH, len(self.flat)
-        out = around.new_empty(rows, channels)
-        grid, sizes = shared(rows, channels, MANY, self.fused.processors)
-        partial = out.new_empty(grid[0], 2, channels, dtype=torch.float32)
+    def forward(self, around: Tensor, lots: int) -> tuple[Tensor, Tensor]:
+        rows, channels = around.numel() // WIDTH // lots, len(self.flat)
+        out = around.new_empty(lots * rows, channels)
+        grid, sizes = shared(rows, channels, lots, MANY, self.fused.processors)
+        partial = out.new_empty(lots, grid[0], 2, channels, dtype=torch.float32)
         launch(
             first_convolution, grid, around, self.flat, out, partial, rows, channels,
             WIDTH=WIDTH, PRECISE=out.dtype == torch.float32, num_stages=self.stages, **sizes,
@@ -89,13 +90,13 @@ class First:
         of_norm: Tensor, tensors: list[Any], numbers: list[Any], settings: dict[str, bool],
     ) -> Tensor | None:  # fmt: skip
         """∂weights, through the batch norm, or their step."""
-        channels = len(self.flat)
-        rows = around.numel() // WIDTH
-        grid, sizes = shared(rows, channels, MANY, self.fused.processors)
-        shares = z.new_empty(grid[0], channels, WIDTH, dtype=torch.float32)
+        (lots, parts), channels = partial.shape[:2], len(self.flat)
+        rows = around.numel() // WIDTH // lots
+        grid, sizes = shared(rows, channels, lots, MANY, self.fused.processors)
+        shares = z.new_empty(lots * grid[0], channels, WIDTH, dtype=torch.float32)
         launch(
             first_gradient, grid, around, grad, z, partial, moments, of_norm[0], of_norm[1], *tensors, shares,
-            rows, channels, len(partial), *numbers, WIDTH=WIDTH, PRECISE=z.dtype == torch.float32,
+            rows, channels, parts, *numbers, WIDTH=WIDTH, PRECISE=z.dtype == torch.float32,
             num_stages=self.stages, **settings, **sizes,
         )  # fmt: skip
         weight, optimizer = layer.conv.weight, self.fused.optimizer
@@ -138,7 +139,7 @@ class Spatial:
                 num_warps=4,
             )
 
-    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+    def forward(self, x: Tensor, lots: int) -> tuple[Tensor, None]:
         usual, other = lambda: self._conv(x, self.weight), lambda: self._back(x, x, self.turned)
         return self._faster("forward", x, usual, other), None
 

@@ -36,6 +36,8 @@ class EncoderSpec:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise AAGError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if not isinstance(self.norm_images, int) or self.norm_images < 0:
+            raise AAGError(f"norm_images must be a whole number of at least 0, got {self.norm_images!r}")
         if self.head not in HEADS:
             raise unknown("head", str(self.head), HEADS)
         for name in ("mean", "std"):

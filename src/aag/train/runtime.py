@@ -69,8 +69,6 @@ def _without_kernels(config: TrainConfig) -> str:
         return f"none for {config.network}"
     if config.network not in NETWORKS:
         return f"{config.network} is timm's"
-    if config.norm_images:
-        return "batch norm of a part of the batch"
     if config.network.startswith("resnet") and config.width % 16:
         return f"{config.width} is no multiple of 16"
     return "" if config.forward == "joint" else "one view at a time"
