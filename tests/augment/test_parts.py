@@ -5,7 +5,7 @@ import multiprocessing
 import pytest
 import torch
 
-from aag.augment import AutoAugment, AuxiliaryAugment, BasicAugment, RandAugment, keys
+from aag.augment import BasicAugment, keys
 from aag.augment.parts import by_parts
 
 
@@ -17,7 +17,7 @@ def threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("family", [BasicAugment(), AuxiliaryAugment(AutoAugment("cifar10")), RandAugment(2, 10)])
+@pytest.mark.parametrize("family", [BasicAugment(), BasicAugment.preset("isif")])
 @pytest.mark.parametrize("n", [64, 65, 136])
 def test_the_parts_are_the_whole(threads, photographs, family, n):
     images, key = photographs[:n], keys(5, 0, torch.arange(n))

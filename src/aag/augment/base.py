@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from aag.augment.counted import keys
-from aag.augment.parts import by_parts
 from aag.errors import AAGError
 
 
@@ -28,10 +27,10 @@ class Augmentation:
 
     def views(self, images: Tensor, key: Tensor) -> Tensor:
         """One of each image, by its key; nothing is checked."""
-        return by_parts(self.draw, images, key)
+        return self.draw(images, key)
 
     def draw(self, images: Tensor, key: Tensor) -> Tensor:
-        """The same for a part of the batch, on one core of a CPU: what a family defines."""
+        """What a family defines: the views of a batch, or of a part of one."""
         raise NotImplementedError
 
 

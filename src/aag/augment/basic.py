@@ -11,6 +11,7 @@ from aag.augment.base import Augmentation, like
 from aag.augment.colour import ORDERS, blur, grayscale, jitter
 from aag.augment.counted import uniforms
 from aag.augment.geometry import crop_boxes, resample
+from aag.augment.parts import by_parts
 from aag.augment.select import apply_where
 from aag.errors import AAGError, unknown
 
@@ -47,6 +48,9 @@ class BasicAugment(Augmentation):
         if name not in PRESETS:
             raise unknown("basic augmentation", name, PRESETS)
         return BasicAugment(**{**PRESETS[name], **changes})  # type: ignore[arg-type]
+
+    def views(self, images: Tensor, key: Tensor) -> Tensor:
+        return by_parts(self.draw, images, key)
 
     def draw(self, images: Tensor, key: Tensor) -> Tensor:
         height, width = images.shape[2:]
