@@ -1,7 +1,7 @@
 """A batch on a CPU in parts, a core for each: PyTorch's own way, many cores for each operation, waits after every one.
 
-The basic family is a hundred operations on a megabyte or two. Cores that meet after each of them stand idle where there are
-many, and nearly stop where another process holds one: a core that works alone on its own images does neither. Every
+The basic family is a hundred operations on a megabyte or two. Cores that meet after each of them stand idle where there
+are many, and nearly stop where another process holds one: a core that works alone on its own images does neither. Every
 image has its own draw, so that the parts' results are the batch's, bit for bit.
 
 It is for the basic family. Policies run each operation on the few images that drew it: in parts these are so few that
