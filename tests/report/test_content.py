@@ -10,11 +10,11 @@ from aag.config import recipe_config
 from aag.paper import Cell, Results
 from aag.report.content import figures, label, open_points, show, show_tables, summary, tables
 from aag.report.protocol import origin, protocols
-from aag.report.records import sound_results
+from aag.report.records import results_of
 
 
 def shown(folder: Path, table: str, row: str, column: int = 0):
-    found = next(each for each in show_tables(sound_results(folder)) if each.table.id == table)
+    found = next(each for each in show_tables(results_of(folder)) if each.table.id == table)
     return next(cells for cells in found.rows if cells[0].cell.row == row)[column]
 
 
@@ -92,7 +92,7 @@ def test_quoted_and_other_numbers_are_marked(folder):
 
 
 def test_damaged_files_are_told_of_and_passed_over(folder):
-    results = sound_results(folder)
+    results = results_of(folder)
     assert {path.name for path in results.damaged} == {"damaged.json", "no-<number>.json", "not-a-number.json"}
 
 
@@ -114,7 +114,7 @@ def test_damaged_files_are_told_of_and_passed_over(folder):
 )
 def test_a_record_that_is_none_after_all_breaks_no_page(tmp_path, broken):
     write(tmp_path, record(PAPER) | broken, "broken")
-    results = sound_results(tmp_path)
+    results = results_of(tmp_path)
     assert not results.all
     assert len(results.damaged) == 1
     assert shown(tmp_path, "table7", "full model").state == "missing"
@@ -122,7 +122,7 @@ def test_a_record_that_is_none_after_all_breaks_no_page(tmp_path, broken):
 
 def test_the_order_of_the_rows_is_compared(tmp_path):
     def order() -> str:
-        return next(one for one in show_tables(sound_results(tmp_path)) if one.table.id == "table7").order
+        return next(one for one in show_tables(results_of(tmp_path)) if one.table.id == "table7").order
 
     assert order() == ""
     write(tmp_path, record(PAPER, 88.0))
@@ -148,7 +148,7 @@ def test_the_sums_are_of_all_cells(tmp_path):
 
 
 def test_what_cannot_be_reproduced_is_named(folder):
-    what = [name for name, _ in open_points(show_tables(sound_results(folder)))]
+    what = [name for name, _ in open_points(show_tables(results_of(folder)))]
     assert "Table 6, AMDIM, ResNet-50 (25 ×)" in what
     assert "Figure 1" in what
 
@@ -157,11 +157,11 @@ def test_a_protocol_is_that_of_the_records(tmp_path):
     made = record(PAPER)
     made["evaluation"][0]["protocol"]["k"] = 7
     write(tmp_path, made)
-    (said,) = protocols(["knn", "knn@200"], sound_results(tmp_path).all)
+    (said,) = protocols(["knn", "knn@200"], results_of(tmp_path).all)
     assert "k = 7, τ = 0.1" in said
     assert "128-d embedding" in said
     write(tmp_path, record(replace(PAPER, seed=1)))
-    assert len(protocols(["knn"], sound_results(tmp_path).all)) == 2  # two ways to measure are two numbers
+    assert len(protocols(["knn"], results_of(tmp_path).all)) == 2  # two ways to measure are two numbers
     assert "Adam at 0.01" in protocols(["linear"], [])[0]  # nothing measured yet: as it is going to be
 
 
@@ -169,7 +169,7 @@ def test_where_a_record_comes_from(tmp_path):
     made = record(PAPER)
     made["sessions"] += [{"gpu": None, "cpu": "x86_64", "commit": "0123456789abcdef0123456789abcdef01234567"}]
     write(tmp_path, made)
-    told = origin(sound_results(tmp_path).all[0])
+    told = origin(results_of(tmp_path).all[0])
     assert told["made on"] == "NVIDIA H200, x86_64"
     assert told["commit"] == "abc123, 0123456789ab"
     assert told["training"] == "5.0 min"

@@ -8,7 +8,7 @@ from synthetic import PAPER, curves, record, write, write_projection
 from aag.paper import Figure, find
 from aag.report import charts
 from aag.report.findings import Drawn, Found, find_in
-from aag.report.records import sound_results
+from aag.report.records import results_of
 
 NT = replace(PAPER, loss="nt-xent")
 
@@ -16,7 +16,7 @@ NT = replace(PAPER, loss="nt-xent")
 def found(folder, name: str) -> Found:
     figure = find(name)
     assert isinstance(figure, Figure)
-    return find_in(figure, sound_results(folder))
+    return find_in(figure, results_of(folder))
 
 
 def test_the_sweep_by_batch_size(folder):

@@ -1,6 +1,7 @@
 """What was measured: the records under a folder, matched with the runs that the paper's tables ask for."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -123,16 +124,35 @@ def _why(error: Exception) -> str:
 
 
 def _read(path: Path) -> Result:
-    """A record of which every part that the tables read is there, and of its kind."""
+    """A record of which every part that tables and pages read is there, of its kind, and a number where it is one."""
     record = json.loads(path.read_text(encoding="utf-8"))
-    result = Result(path, record, TrainConfig.from_json(record["settings"]))
-    _ = result.identity, result.gpu, result.measure("knn@1")
-    for value in (record["seconds"], result.measure("knn"), result.measure("linear")):
-        if not isinstance(value, int | float | None):
-            raise ValueError(f"{value!r} is no number")
-    if not isinstance(result.name, str):
-        raise ValueError(f"its name is {result.name!r}")
+    result = Result(path, record, TrainConfig.from_json(record["settings"]).validate())
+    _ = result.identity, result.gpu
+    _need(isinstance(record["name"], str), f"its name is {record['name']!r}")
+    seconds, last = record["seconds"], record["knn"]["last"]
+    for value in (seconds, last):
+        _need(isinstance(value, int | float | None), f"{value!r} is no number")
+    _need(seconds is None or number(seconds), f"its training took {seconds!r} seconds")
+    _need(last is None or accuracy(last), f"its kNN is {last!r}")
+    _need(all(number(epoch) and accuracy(knn) for epoch, knn in record["knn_by_epoch"]), "its kNN curve is broken")
+    for row in record["evaluation"]:
+        _need(accuracy(row["accuracy"]), f"an accuracy is {row['accuracy']!r}")
+        _need(isinstance(row["protocol"]["evaluation"], str), "an accuracy has no protocol")
+    _need(all(number(x) and number(y) for x, y in record.get("loss_by_epoch", [])), "its loss curve is broken")
     return result
+
+
+def _need(true: bool, else_say: str) -> None:
+    if not true:
+        raise ValueError(else_say)
+
+
+def number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def accuracy(value: Any) -> bool:
+    return number(value) and 0 <= value <= 100
 
 
 def _images(data: str) -> int:

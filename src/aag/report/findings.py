@@ -7,8 +7,8 @@ from typing import Any
 
 from aag.config import TrainConfig
 from aag.paper import Cell, Figure, Result, Results
+from aag.paper.results import number
 from aag.report.content import show
-from aag.report.records import number
 
 Points = list[tuple[float, float]]
 

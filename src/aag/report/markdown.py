@@ -20,7 +20,7 @@ from aag.report.content import (
 from aag.report.findings import Found, find_in
 from aag.report.page import signed
 from aag.report.protocol import origin, protocols
-from aag.report.records import link, sound_results, write_text
+from aag.report.records import link, results_of, write_text
 
 
 def write_markdown(results_folder: Path, out: Path) -> Path:
@@ -29,7 +29,7 @@ def write_markdown(results_folder: Path, out: Path) -> Path:
 
 
 def markdown(results_folder: Path, out: Path) -> str:
-    results = sound_results(results_folder)
+    results = results_of(results_folder)
     tables = show_tables(results)
     drawn = [find_in(figure, results) for figure in figures()]
     parts = [

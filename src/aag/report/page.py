@@ -21,7 +21,7 @@ from aag.report.content import (
 )
 from aag.report.findings import NAMES, Found, find_in
 from aag.report.protocol import origin, protocols
-from aag.report.records import link, sound_results, write_text
+from aag.report.records import link, results_of, write_text
 from aag.report.views import view_table
 
 TITLE = "AAG: the paper's tables and figures, ours beside theirs"
@@ -37,7 +37,7 @@ def write_page(results_folder: Path, out: Path) -> Path:
 class Page:
     def __init__(self, folder: Path, out: Path) -> None:
         self.out = out
-        self.results = sound_results(folder)
+        self.results = results_of(folder)
         self.tables = show_tables(self.results)
         self.figures = [find_in(figure, self.results) for figure in figures()]
 
