@@ -53,8 +53,8 @@ class TrainConfig:
     method: str = "aag"
     """aag, instance, isif, simclr, moco, and, super-and, deepcluster or amdim."""
     network: str = "resnet18"
-    """resnet18, resnet50, alexnet, alexnet-ip, amdim, or any timm model by name; with +sobel behind it (resnet18+sobel)
-    a second branch of the same kind sees the edges."""
+    """resnet18, resnet50, alexnet, alexnet-ip, amdim, or any timm model by name; with -edges behind it (resnet18-edges)
+    it sees edges in the place of colours, with +sobel a second branch of the same kind does."""
     width: int = 64
     """Channels of the ResNet's first stage, and the scale of amdim; 64 is the real one, less is faster."""
     head: str = "auto"

@@ -7,6 +7,7 @@ kernels must be no further away than plain PyTorch in float32 is, but for a fact
 import contextlib
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -97,6 +98,12 @@ def assert_as_near(found: dict[str, Tensor], plain: dict[str, Tensor], exact: di
 @pytest.mark.parametrize("name", ["resnet18 of 16", "resnet18 of 13", "bottlenecks", "alexnet"])
 def test_network_computes_what_plain_layers_compute(photographs, name):
     encoder, images = network(name, photographs)
+    compare_with_plain_layers(encoder, images, Fused(encoder, torch.float32))
+
+
+def test_network_of_edges_computes_what_plain_layers_compute(photographs):
+    encoder, images = network("basic blocks", photographs)
+    encoder.spec = replace(encoder.spec, network="resnet18-edges")
     compare_with_plain_layers(encoder, images, Fused(encoder, torch.float32))
 
 

@@ -115,6 +115,7 @@ def _trained() -> Iterator[tuple[EncoderSpec, bool]]:
     yield EncoderSpec("resnet18", norm_images=16), True
     yield EncoderSpec("resnet18", norm_images=16), False
     yield EncoderSpec("alexnet", norm_images=16), True
+    yield EncoderSpec("resnet18-edges"), True
 
 
 def _compile(launch: partial) -> None:

@@ -70,7 +70,7 @@ def assert_as_near(encoder: Encoder, images: Tensor, dtype: torch.dtype, steps: 
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
-@pytest.mark.parametrize("network", ["resnet18", "resnet50", "alexnet", "alexnet-ip"])
+@pytest.mark.parametrize("network", ["resnet18", "resnet50", "alexnet", "alexnet-ip", "resnet18-edges"])
 def test_networks_compute_what_plain_layers_compute(photographs, network, dtype):
     assert_as_near(encoder_of(network), photographs[:32].cuda(), dtype)
 

@@ -1,16 +1,17 @@
 """Edges against a loop over pixels, and the pair of backbones that sees them."""
 
+import pytest
 import torch
 from torch import nn
 
-from aag import nets
+from aag import AAGError, nets
 from aag.nets.backbones import Backbone
-from aag.nets.sobel import Sobel, SobelPair
+from aag.nets.sobel import SobelPair, sobel
 
 
 def test_edges_equal_the_loop_over_pixels():
     x = torch.randn(2, 3, 5, 7, dtype=torch.float64)
-    edges = Sobel().double()(x)
+    edges = sobel(x)
     grey = x.mean(dim=1)
 
     def at(b, i, j):
@@ -25,20 +26,17 @@ def test_edges_equal_the_loop_over_pixels():
 
 
 def test_a_flat_image_has_no_edges_inside():
-    edges = Sobel()(torch.full((1, 3, 8, 8), 1.7))
+    edges = sobel(torch.full((1, 3, 8, 8), 1.7))
     assert edges[..., 1:-1, 1:-1].abs().max() < 1e-6
 
 
 def test_edges_are_full_precision_under_autocast_and_keep_the_layout():
     x = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
-    sobel = Sobel()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         edges = sobel(x)
     assert edges.dtype == torch.float32
     assert torch.equal(edges, sobel(x))
     assert edges.is_contiguous(memory_format=torch.channels_last)
-    assert not sobel.state_dict()
-    assert not list(sobel.parameters())
 
 
 def test_features_of_both_branches_lie_side_by_side():
@@ -55,7 +53,23 @@ def test_features_of_both_branches_lie_side_by_side():
     assert pair.feature_dim == 9
     features = pair(x)
     assert torch.equal(features[:, :4], made[0](x))
-    assert torch.equal(features[:, 4:], made[1](Sobel()(x)))
+    assert torch.equal(features[:, 4:], made[1](sobel(x)))
+
+
+def test_an_encoder_of_edges_alone_by_name(photographs):
+    encoder = nets.build(nets.EncoderSpec("resnet18-edges", width=4), seed=0)
+    plain = nets.build(nets.EncoderSpec("resnet18", width=4), seed=0)
+    edges = sobel(plain.normalise(photographs[:4]))
+    assert torch.equal(encoder.eval()(photographs[:4])[0], plain.eval().backbone(edges))
+    assert encoder.state_dict().keys() == plain.state_dict().keys()
+    assert isinstance(nets.build(nets.EncoderSpec("resnet50-edges", width=4)).head, nn.Sequential)  # as resnet50's is
+    assert nets.EncoderSpec.from_json(encoder.spec.to_json()).sees_edges
+
+
+@pytest.mark.parametrize("name", ["resnet18-edges+sobel", "resnet18+sobel-edges"])
+def test_two_kinds_of_edges_are_refused(name):
+    with pytest.raises(AAGError, match=r"use resnet18\+sobel"):
+        nets.build(nets.EncoderSpec(name, width=4))
 
 
 def test_an_encoder_with_edges_by_name(photographs):

@@ -10,7 +10,7 @@ from torch import nn
 from aag.errors import AAGError, unknown
 from aag.nets.alexnet import alexnet, alexnet_ip
 from aag.nets.resnet import resnet18, resnet50
-from aag.nets.spec import EncoderSpec
+from aag.nets.spec import EDGES, EncoderSpec
 
 NETWORKS = ("alexnet", "alexnet-ip", "resnet18", "resnet50", "amdim")
 
@@ -23,13 +23,15 @@ class Backbone(NamedTuple):
 
 def backbone(spec: EncoderSpec) -> Backbone:
     """The network that `spec` names, freshly initialised."""
-    plain = spec.network.removesuffix("+sobel")
+    plain = spec.network.replace("+sobel", "", 1)
     if plain != spec.network:
+        if EDGES in plain:
+            raise AAGError(f"one of the two in {spec.network} sees edges anyway; use {plain.replace(EDGES, '')}+sobel")
         from aag.nets.sobel import SobelPair
 
         pair = SobelPair(lambda: backbone(replace(spec, network=plain)))
         return Backbone(pair, pair.feature_dim, pair.one_size)
-    match spec.network:
+    match spec.plain_network:
         case "amdim":
             if spec.image_size != 32:
                 raise AAGError(f"the network amdim takes images of 32×32, not {spec.image_size}×{spec.image_size}")

@@ -11,6 +11,7 @@ from aag.errors import AAGError
 from aag.nets.backbones import backbone
 from aag.nets.heads import head
 from aag.nets.layers import split_norms
+from aag.nets.sobel import sobel
 from aag.nets.spec import EncoderSpec
 
 
@@ -37,12 +38,18 @@ class Encoder(nn.Module):
         self.register_buffer("std", torch.tensor(spec.std).view(1, 3, 1, 1), persistent=False)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Zero mean and unit deviation a channel, in the buffers' dtype: autocast leaves these operations alone."""
+        """Zero mean and unit deviation a channel, in the buffers' dtype: autocast leaves these operations alone.
+
+        Where the network is to see edges, those of the image so normalised.
+        """
         x = images.to(self.mean.dtype)
         if images.dtype == torch.uint8:
             x = x / 255
+        x = (x - self.mean) / self.std
+        if self.spec.sees_edges:
+            x = sobel(x)
         # cuDNN and oneDNN run convolutions fastest channels last, and the layout of the input spreads to every layer.
-        return ((x - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+        return x.contiguous(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         features = self.backbone(self.normalise(images) if self.prepare is None else self.prepare(images))

@@ -10,7 +10,7 @@ def head(spec: EncoderSpec, features: int) -> tuple[nn.Module, int]:
     """The head that `spec` names, for so many features, and the size of what comes out."""
     if spec.head == "none":
         return nn.Identity(), features
-    mlp = spec.head == "mlp" or (spec.head == "auto" and spec.network == "resnet50")
+    mlp = spec.head == "mlp" or (spec.head == "auto" and spec.plain_network == "resnet50")
     return (mlp_head if mlp else linear_head)(features, spec.embedding), spec.embedding
 
 

@@ -1,34 +1,28 @@
-"""A pair of backbones: one sees colours, the other edges. Super-AND's network is a pair of ResNet-18s."""
+"""Edges in the place of colours, as DeepCluster has them, or beside them: Super-AND's network is a pair."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
+from torch.nn.functional import pad
 
 if TYPE_CHECKING:
     from aag.nets.backbones import Backbone
 
 
-class Sobel(nn.Module):
+def sobel(x: Tensor) -> Tensor:
     """Colours [B, 3, H, W] → how grey changes along a row, how it does along a column, and nothing: [B, 3, H, W].
 
     Grey is the channels' mean, and outside of the image it is 0. The third channel is empty so that any backbone fits
-    behind: weights on zeros do nothing, as if its first layer took two.
+    behind: weights on zeros do nothing, as if its first layer took two. The result is channels last.
     """
-
-    kernel: Tensor  # [3, 3, 3, 3]
-
-    def __init__(self) -> None:
-        super().__init__()
-        along_row = torch.tensor([[1.0, 0.0, -1.0], [2.0, 0.0, -2.0], [1.0, 0.0, -1.0]])
-        filters = torch.stack([along_row, along_row.T, torch.zeros(3, 3)])
-        self.register_buffer("kernel", filters[:, None].expand(-1, 3, -1, -1) / 3, persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):  # differences of rounded colours would be noise
-            return conv2d(x.to(self.kernel.dtype), self.kernel, padding=1)
+    # By differences: under autocast a convolution would round the colours first, and leave noise.
+    grey = pad(x.mean(dim=1), (1, 1, 1, 1))  # [B, H + 2, W + 2]
+    across, down = grey[..., :-2] - grey[..., 2:], grey[:, :-2] - grey[:, 2:]
+    along_row = across[:, :-2] + 2 * across[:, 1:-1] + across[:, 2:]
+    along_column = down[..., :-2] + 2 * down[..., 1:-1] + down[..., 2:]
+    return torch.stack([along_row, along_column, torch.zeros_like(along_row)], dim=-1).movedim(-1, 1)
 
 
 class SobelPair(nn.Module):
@@ -39,9 +33,8 @@ class SobelPair(nn.Module):
         super().__init__()
         colours, edges = make(), make()
         self.colours, self.edges = colours.module, edges.module
-        self.sobel = Sobel()
         self.feature_dim = colours.feature_dim + edges.feature_dim
         self.one_size = colours.one_size
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.colours(x), self.edges(self.sobel(x))], dim=1)
+        return torch.cat([self.colours(x), self.edges(sobel(x))], dim=1)

@@ -7,6 +7,7 @@ from typing import Any, Self
 from aag.errors import AAGError, unknown
 
 HEADS = ("auto", "linear", "mlp", "none")
+EDGES = "-edges"  # behind a network's name: it sees edges in the place of colours
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class EncoderSpec:
 
     network: str = "resnet18"
     """resnet18, resnet50, alexnet, alexnet-ip, amdim, or any timm model (timm/NAME where the name is also one of ours);
-    NAME+sobel for two of them, of which one sees edges."""
+    NAME-edges for one that sees edges in the place of colours, NAME+sobel for two of them, of which one does."""
     embedding: int = 128
     """Dimensions of the output that the loss compares; with the head none they are the features'."""
     head: str = "auto"
@@ -44,6 +45,15 @@ class EncoderSpec:
             values = getattr(self, name)
             if len(values) != 3 or (name == "std" and min(values) <= 0):
                 raise AAGError(f"{name} must be three {'positive ' if name == 'std' else ''}numbers, got {values!r}")
+
+    @property
+    def sees_edges(self) -> bool:
+        return self.network.endswith(EDGES)
+
+    @property
+    def plain_network(self) -> str:
+        """Its name, whatever it sees."""
+        return self.network.removesuffix(EDGES)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -8,6 +8,7 @@ from aag.config import TrainConfig
 from aag.errors import AAGError
 from aag.kernels import reason_against
 from aag.nets import NETWORKS
+from aag.nets.spec import EDGES
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,10 @@ def decide(config: TrainConfig) -> Runtime:
 
 def _without_kernels(config: TrainConfig) -> str:
     """Why a run has to do without our kernels for its network; empty where it has not."""
-    if config.network.endswith("+sobel") or config.network == "amdim":
+    plain = config.network.removesuffix(EDGES)
+    if plain.endswith("+sobel") or plain == "amdim":
         return f"none for {config.network}"
-    if config.network not in NETWORKS:
+    if plain not in NETWORKS:
         return f"{config.network} is timm's"
     if config.network.startswith("resnet") and config.width % 16:
         return f"{config.width} is no multiple of 16"
