@@ -185,9 +185,9 @@ def test_network_sees_weights_changed_from_outside(photographs):
 MOMENTUM, DECAY, LR = 0.9, 0.2, 0.003
 
 
-def optimizer_of(encoder: Encoder) -> SGD:
+def optimizer_of(encoder: Encoder, nesterov: bool = False) -> SGD:
     """One that has made steps before."""
-    optimizer = SGD(dict(encoder.named_parameters()), MOMENTUM, DECAY)
+    optimizer = SGD(dict(encoder.named_parameters()), MOMENTUM, DECAY, nesterov)
     optimizer.lr.fill_(LR)
     random = torch.Generator().manual_seed(4)
     for velocity in optimizer.velocity.values():
@@ -207,16 +207,21 @@ def test_learning_steps_as_the_optimizer_does(photographs, name, steps):
     compare_steps(*network(name, photographs), steps)
 
 
+@pytest.mark.parametrize("name", ["basic blocks", "alexnet"])
+def test_learning_steps_by_nesterov_as_the_optimizer_does(photographs, name):
+    compare_steps(*network(name, photographs), steps=2, nesterov=True)
+
+
 @pytest.mark.parametrize(("name", "steps", "lot"), [("basic blocks", 2, 2), ("bottlenecks", 1, 4), ("alexnet", 1, 5)])
 def test_learning_steps_of_lots_as_the_optimizer_does(photographs, small_tiles, name, steps, lot):
     compare_steps(*network(name, photographs, 2, lot), steps)
 
 
-def compare_steps(encoder: Encoder, images: Tensor, steps: int) -> None:
+def compare_steps(encoder: Encoder, images: Tensor, steps: int, nesterov: bool = False) -> None:
     after = []
     for way in ("kernels", "plain", "exact"):
         copied = copy.deepcopy(encoder).to(torch.float64 if way == "exact" else torch.float32)
-        optimizer = optimizer_of(copied)
+        optimizer = optimizer_of(copied, nesterov)
         fused = fused_of(copied, optimizer) if way == "kernels" else None
         for _ in range(steps):
             optimizer.zero_grad()

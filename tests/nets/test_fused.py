@@ -90,10 +90,8 @@ def launches() -> tuple[partial, ...]:
         patch.setattr(kernels, "_rehearsed", noted)
         for spec, optimized in _trained():
             encoder = build(spec).to("meta", memory_format=torch.channels_last)
-            fused = Fused(
-                encoder, torch.bfloat16, SGD(dict(encoder.named_parameters()), 0.9, 1e-4) if optimized else None
-            )
-            with fused:
+            sgd = SGD(dict(encoder.named_parameters()), 0.9, 1e-4, nesterov=optimized == "nesterov")
+            with Fused(encoder, torch.bfloat16, sgd if optimized else None):
                 images = torch.empty(48, 3, 32, 32, dtype=torch.uint8, device="meta")
                 embedding = encoder(images)[1]
             embedding.sum().backward()
@@ -108,14 +106,15 @@ def launches() -> tuple[partial, ...]:
     return tuple(noted.values())
 
 
-def _trained() -> Iterator[tuple[EncoderSpec, bool]]:
-    yield EncoderSpec("resnet18"), True
-    yield EncoderSpec("resnet18"), False
-    yield EncoderSpec("alexnet"), True
-    yield EncoderSpec("resnet18", norm_images=16), True
-    yield EncoderSpec("resnet18", norm_images=16), False
-    yield EncoderSpec("alexnet", norm_images=16), True
-    yield EncoderSpec("resnet18-edges"), True
+def _trained() -> Iterator[tuple[EncoderSpec, str]]:
+    yield EncoderSpec("resnet18"), "sgd"
+    yield EncoderSpec("resnet18"), ""
+    yield EncoderSpec("resnet18"), "nesterov"
+    yield EncoderSpec("alexnet"), "sgd"
+    yield EncoderSpec("resnet18", norm_images=16), "sgd"
+    yield EncoderSpec("resnet18", norm_images=16), ""
+    yield EncoderSpec("alexnet", norm_images=16), "sgd"
+    yield EncoderSpec("resnet18-edges"), "sgd"
 
 
 def _compile(launch: partial) -> None:

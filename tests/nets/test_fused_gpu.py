@@ -29,7 +29,9 @@ def encoder_of(network: str, norm_images: int = 0) -> Encoder:
     return encoder.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def work(encoder: Encoder, images: Tensor, way: str, dtype: torch.dtype, steps: int = 0) -> dict[str, Tensor]:
+def work(
+    encoder: Encoder, images: Tensor, way: str, dtype: torch.dtype, steps: int = 0, nesterov: bool = False
+) -> dict[str, Tensor]:
     """What one pass leaves, or what some steps of SGD do: embeddings, statistics, gradients or velocities.
 
     `way`: kernels, plain, or exact for plain PyTorch in float64. All numbers of a kind are one row.
@@ -37,7 +39,7 @@ def work(encoder: Encoder, images: Tensor, way: str, dtype: torch.dtype, steps: 
     from aag.nets.fused import Fused
 
     encoder = copy.deepcopy(encoder).to(torch.float64 if way == "exact" else torch.float32)
-    optimizer = SGD(dict(encoder.named_parameters()), MOMENTUM, DECAY)
+    optimizer = SGD(dict(encoder.named_parameters()), MOMENTUM, DECAY, nesterov)
     optimizer.lr.fill_(LR)
     fused = Fused(encoder, dtype, optimizer if steps else None) if way == "kernels" else None
     mixed = way != "exact" and dtype == torch.bfloat16
@@ -62,8 +64,10 @@ def work(encoder: Encoder, images: Tensor, way: str, dtype: torch.dtype, steps: 
     return {name: torch.cat([value.detach().double().flatten() for value in some]) for name, some in found.items()}
 
 
-def assert_as_near(encoder: Encoder, images: Tensor, dtype: torch.dtype, steps: int = 0) -> None:
-    ours, plain, exact = (work(encoder, images, way, dtype, steps) for way in ("kernels", "plain", "exact"))
+def assert_as_near(
+    encoder: Encoder, images: Tensor, dtype: torch.dtype, steps: int = 0, nesterov: bool = False
+) -> None:
+    ours, plain, exact = (work(encoder, images, way, dtype, steps, nesterov) for way in ("kernels", "plain", "exact"))
     for name, expected in exact.items():
         error, usual = ((found[name] - expected).norm() / expected.norm() for found in (ours, plain))
         assert error <= 3 * usual + 1e-5, f"{name}: {error:.2e}, in plain PyTorch {usual:.2e}"
@@ -89,9 +93,10 @@ def test_images_of_odd_sizes(photographs, dtype):
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("network", ["resnet18", "alexnet"])
-def test_learning_steps_as_the_optimizer_does(photographs, network, dtype):
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_learning_steps_as_the_optimizer_does(photographs, network, nesterov, dtype):
     """Three steps: from the second on, weights are those that the one before left beside the main stream."""
-    assert_as_near(encoder_of(network), photographs[:64].cuda(), dtype, steps=3)
+    assert_as_near(encoder_of(network), photographs[:64].cuda(), dtype, steps=3, nesterov=nesterov)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)

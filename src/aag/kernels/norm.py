@@ -20,6 +20,7 @@ dimension, `rows` are those of one lot, and `partial` and `moments` have one for
 import triton
 import triton.language as tl
 
+from aag.kernels.sgd import stepped
 from aag.kernels.sums import gradients_of_lots, statistics_of_lots, totals
 
 
@@ -253,7 +254,8 @@ def backward_sums(
 @triton.jit
 def norm_backward_factors(
     program, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
-    rows, channels, parts, channel, momentum, decay, LEARN: tl.constexpr, SPLIT: tl.constexpr, BLOCK_C: tl.constexpr,
+    rows, channels, parts, channel, momentum, decay,
+    LEARN: tl.constexpr, NESTEROV: tl.constexpr, SPLIT: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """(a, shift, b, c) such that ∂x = a · ∂y + b · x + c, and the mask is a · x + shift > 0.
 
@@ -274,14 +276,14 @@ def norm_backward_factors(
             of_bias, of_weight = gradients_of_lots(partial, moments, channels, parts, channel, BLOCK_C)
         if LEARN:
             rate = tl.load(lr)
-            value = tl.load(weight + channel)
-            step = of_weight + decay * value + momentum * tl.load(velocity + channel)
-            tl.store(velocity + channel, step)
-            tl.store(weight + channel, value - rate * step)
-            value = tl.load(bias + channel)
-            step = of_bias + decay * value + momentum * tl.load(bias_velocity + channel)
-            tl.store(bias_velocity + channel, step)
-            tl.store(bias + channel, value - rate * step)
+            value, speed = tl.load(weight + channel), tl.load(velocity + channel)
+            value, speed = stepped(value, of_weight, speed, rate, momentum, decay, NESTEROV)
+            tl.store(velocity + channel, speed)
+            tl.store(weight + channel, value)
+            value, speed = tl.load(bias + channel), tl.load(bias_velocity + channel)
+            value, speed = stepped(value, of_bias, speed, rate, momentum, decay, NESTEROV)
+            tl.store(bias_velocity + channel, speed)
+            tl.store(bias + channel, value)
         else:
             tl.store(grad_weight + channel, of_weight)
             tl.store(grad_bias + channel, of_bias)
@@ -293,7 +295,8 @@ def norm_backward_factors(
 def backward_inputs(
     grad, x, grad_x, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
     rows, channels, parts, momentum, decay,
-    MASK: tl.constexpr, LEARN: tl.constexpr, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+    MASK: tl.constexpr, LEARN: tl.constexpr, NESTEROV: tl.constexpr, SPLIT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """∂x from ∂y, which is masked here (MASK) or was before."""
     program, programs = tl.program_id(0), tl.num_programs(0)
@@ -303,7 +306,7 @@ def backward_inputs(
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     scale, shift, of_x, constant = norm_backward_factors(
         program, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
-        rows, channels, parts, channel, momentum, decay, LEARN, SPLIT, BLOCK_C,
+        rows, channels, parts, channel, momentum, decay, LEARN, NESTEROV, SPLIT, BLOCK_C,
     )  # fmt: skip
     row = tl.arange(0, BLOCK_M)
     offset = row[:, None] * channels + channel[None, :]

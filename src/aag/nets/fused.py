@@ -105,7 +105,8 @@ class Fused:
         optimizer, size = self.optimizer, weight.numel()
         launch(
             sgd, (-(-size // 1024),), weight, low, optimizer.velocity[weight], grad, optimizer.lr,
-            optimizer.momentum, optimizer.weight_decay, size, COPY=low.dtype != weight.dtype, BLOCK=1024, num_warps=4,
+            optimizer.momentum, optimizer.weight_decay, size,
+            NESTEROV=optimizer.nesterov, COPY=low.dtype != weight.dtype, BLOCK=1024, num_warps=4,
         )  # fmt: skip
 
 
@@ -195,13 +196,14 @@ class ConvNormLayer:
         self.fused.step(self.conv.weight, self.low, self.product.grad_weight(grad, x))
         self.product.refresh()
 
-    def rates(self, spare: Tensor) -> tuple[list[Any], list[Any], bool]:
-        """What a kernel needs to let the norm's weights learn: tensors, numbers, and whether to."""
+    def rates(self, spare: Tensor) -> tuple[list[Any], list[Any], dict[str, bool]]:
+        """What a kernel needs to let the norm's weights learn: tensors, numbers, and whether and how to."""
         optimizer, norm = self.fused.optimizer, self.norm
         if optimizer is None:
-            return [norm.weight, norm.bias, spare, spare, spare], [0.0, 0.0], False
+            return [norm.weight, norm.bias, spare, spare, spare], [0.0, 0.0], {"LEARN": False, "NESTEROV": False}
         tensors = [norm.weight, norm.bias, optimizer.velocity[norm.weight], optimizer.velocity[norm.bias], optimizer.lr]
-        return tensors, [optimizer.momentum, optimizer.weight_decay], self.fused.learning
+        how = {"LEARN": self.fused.learning, "NESTEROV": optimizer.nesterov}
+        return tensors, [optimizer.momentum, optimizer.weight_decay], how
 
 
 class _ConvNorm(torch.autograd.Function):
@@ -312,18 +314,18 @@ def _backward(
         OTHER=other is not None, RELU=relu, ADD=added, EVERY=every, **sizes,
     )  # fmt: skip
     of_norm = z.new_empty(2, channels, dtype=torch.float32)
-    tensors, numbers, learn = layer.rates(of_norm)
-    settings = {"MASK": relu and not keep, "LEARN": learn}
+    tensors, numbers, how = layer.rates(of_norm)
+    mask = relu and not keep
     of_weight = of_x = None
     if isinstance(layer.product, First):
-        of_weight = layer.product.gradient(layer, x, masked, z, partial, moments, of_norm, tensors, numbers, settings)
+        of_weight = layer.product.gradient(layer, x, masked, z, partial, moments, of_norm, tensors, numbers, mask, how)
     else:
         of_z = torch.empty_like(z)
         parts = grid[0]
         grid, sizes = shared(rows, channels, lots, MANY, fused.processors)
         launch(
             kernels.backward_inputs, grid, masked, z, of_z, partial, moments, of_norm[0], of_norm[1], *tensors,
-            rows, channels, parts, *numbers, **settings, **sizes,
+            rows, channels, parts, *numbers, MASK=mask, **how, **sizes,
         )  # fmt: skip
         if ctx.needs_input_grad[0]:
             of_x = layer.product.grad_input(of_z, x)

@@ -87,7 +87,7 @@ class First:
 
     def gradient(
         self, layer: "ConvNormLayer", around: Tensor, grad: Tensor, z: Tensor, partial: Tensor, moments: Tensor,
-        of_norm: Tensor, tensors: list[Any], numbers: list[Any], settings: dict[str, bool],
+        of_norm: Tensor, tensors: list[Any], numbers: list[Any], mask: bool, how: dict[str, bool],
     ) -> Tensor | None:  # fmt: skip
         """∂weights, through the batch norm, or their step."""
         (lots, parts), channels = partial.shape[:2], len(self.flat)
@@ -97,14 +97,14 @@ class First:
         launch(
             first_gradient, grid, around, grad, z, partial, moments, of_norm[0], of_norm[1], *tensors, shares,
             rows, channels, parts, *numbers, WIDTH=WIDTH, PRECISE=z.dtype == torch.float32,
-            num_stages=self.stages, **settings, **sizes,
+            num_stages=self.stages, MASK=mask, **how, **sizes,
         )  # fmt: skip
         weight, optimizer = layer.conv.weight, self.fused.optimizer
         out = torch.empty_like(weight)
         velocity = out if optimizer is None else optimizer.velocity[weight]
         launch(
             first_step, (channels,), shares, weight, velocity, self.flat, out, tensors[-1], channels, len(shares),
-            *numbers, LEARN=settings["LEARN"], WIDTH=WIDTH, num_warps=4,
+            *numbers, **how, WIDTH=WIDTH, num_warps=4,
         )  # fmt: skip
         return out if optimizer is None else None
 

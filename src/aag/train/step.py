@@ -129,8 +129,8 @@ class Step:
     def _by_kernels(self) -> "list[Fused]":
         from aag.nets.fused import Fused
 
-        own = isinstance(self.optimizer, SGD) and not self.optimizer.nesterov  # what the kernels can do in backward
-        trained = Fused(self.encoder, self.runtime.dtype, self.optimizer if own else None)  # type: ignore[arg-type]
+        own = self.optimizer if isinstance(self.optimizer, SGD) else None  # which the kernels can do in backward
+        trained = Fused(self.encoder, self.runtime.dtype, own)
         # Encoders that a method keeps for itself are not trained, but change after every step.
         others = [part for part in self.method.modules() if isinstance(part, Encoder)]
         return [trained, *(Fused(part, self.runtime.dtype) for part in others)]
