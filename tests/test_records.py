@@ -131,6 +131,19 @@ def test_the_file_is_named_after_the_settings(finished, config, tmp_path):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_a_run_on_other_data_does_not_take_the_place_of_a_record(finished, config, tmp_path):
+    """A file named sample.npz gives a run the name that the sample does."""
+    path = write_record(finished, tmp_path / "results")
+    write_record(finished, tmp_path / "results")  # again: the same run
+    record = json.loads(path.read_text())
+    record["settings"]["data"] = "elsewhere/sample.npz"
+    path.write_text(json.dumps(record))
+    with pytest.raises(AAGError, match=r"of a run on other data \(elsewhere/sample.npz\)"):
+        write_record(finished, tmp_path / "results")
+    path.write_text("{")
+    assert write_record(finished, tmp_path / "results") == path
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 

@@ -200,6 +200,9 @@ def _evaluate(arguments: list[str]) -> int:
     config = run.config()
     if options.record and (not options.linear or options.data not in (None, config.data)):
         raise AAGError("--record is for the whole evaluation on the run's own data: leave out --data and --no-linear")
+    usual = ("k", "temperature", "linear_epochs")
+    if options.record and any(getattr(options, name) != getattr(Evaluate, name) for name in usual):
+        raise AAGError("--record is for the protocol that all records share: leave out --k and the like")
     if options.tsne and not options.record:
         raise AAGError("--tsne is kept beside the record: give --record FOLDER, too")
 

@@ -78,7 +78,17 @@ def _curves(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
 def write_record(run: Run, folder: Path) -> Path:
     record = make_record(run)
     path = folder / f"{record['name']}.json"
+    if (there := _data_of(path)) not in (None, record["settings"]["data"]):
+        raise AAGError(f"{path} is the record of a run on other data ({there}); record this one into another folder")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_json(path, record)
     return path
+
+
+def _data_of(path: Path) -> str | None:
+    """What an existing record was trained on: a file named cifar10.npz gives a run the name that cifar10 does."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["settings"]["data"]
+    except (OSError, ValueError, KeyError, TypeError):  # none, or none that is worth keeping
+        return None

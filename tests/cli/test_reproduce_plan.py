@@ -44,7 +44,9 @@ def test_a_projection_that_is_missing_is_made_without_training(npz):
     assert told.code == 2
     assert "has no t-SNE projection, and its run folder runs/" in told.err
     assert "is gone; delete the record to train it again\n" in told.err
-    assert "has no t-SNE projection" in reproduce("figure2", "--plan").err
+    planned = reproduce("figure2", "--plan")
+    assert "has no t-SNE projection" in planned.err
+    assert "nothing to run" not in planned.err
     assert "1*" in reproduce().out
     assert reproduce("table1", "--row", "theirs", "--column", "low").out == "1 run, 1 recorded\n"
 
@@ -71,6 +73,20 @@ def test_a_record_without_curves_gets_them_from_its_run_folder():
     assert reproduce("figure1").code == 0
     assert json.loads(path.read_text())["curves"]["loss"]
     assert starts(path.stem) == 1
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_run_that_cannot_give_what_a_figure_needs_fails_and_says_so():
+    assert reproduce("figure1").code == 0
+    (path,) = RESULTS.glob("*.json")
+    metrics = RUNS / path.stem / "metrics.jsonl"
+    metrics.write_text("".join(row for row in metrics.read_text().splitlines(True) if '"steps"' not in row))
+    record = json.loads(path.read_text())
+    del record["curves"]
+    path.write_text(json.dumps(record))
+    told = reproduce("figure1")
+    assert told.code == 2
+    assert "has no curves over the steps; move it and its record away to train it again" in told.err
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
@@ -144,6 +160,20 @@ def test_time_to_go_comes_from_the_records():
 )
 def test_mistakes_are_told_in_one_line(words, told):
     assert told in refused("reproduce", *words)
+
+
+def test_results_that_cannot_be_written_are_told_before_training(npz, tmp_path):
+    (tmp_path / "file").write_text("")
+    for place, told in ((tmp_path / "file", "is no folder of records"), (tmp_path / "file" / "x", "cannot write")):
+        assert told in refused("reproduce", "table7", "--results", place)
+    assert not RUNS.exists()
+
+
+@pytest.mark.parametrize("words", [["--k", "5"], ["--temperature", "0.2"], ["--linear-epochs", "1"]])
+def test_another_protocol_is_not_recorded(npz, words):
+    run = Run.create(RUNS / "run", config(npz))
+    told = refused("evaluate", run.folder, "--record", RESULTS, *words)
+    assert "--record is for the protocol that all records share" in told
 
 
 def test_tsne_without_a_record_has_no_place(npz):

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_paper_results import record
 
 from aag import AAGError
 from aag.cli import train_config
 from aag.config import METHODS, TrainConfig, recipe_config
 from aag.paper import PAPER, Results
-from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, select, standing, train_options
+from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, lacking, select, standing, train_options
 
 
 def runs(*what: str, **options: Any) -> list[Planned]:
@@ -76,6 +77,7 @@ def test_a_figures_curves_are_its_rows():
         (("figure6",), {"column": "x"}, "--column x: nothing that is selected has a column"),
         (("table1",), {"row": "DeepCluster", "column": "SVHN, ResNet-18"}, "no run fits --row DeepCluster, --column"),
         (("table2",), {"row": "tuned"}, "no run fits --row tuned"),
+        (("table1",), {"row": ""}, "an empty name fits everything"),
         (("table1",), {"seeds": 0}, "--seeds must be at least 1, not 0"),
         (("table1",), {"device": "gpu"}, "unknown device 'gpu'"),
         (("table3",), {"knn_every": 7}, "--knn-every 7 passes over epoch 200, which table3 shows"),
@@ -111,6 +113,21 @@ def test_what_figures_need_besides_the_record():
     assert "positive_gradient" in shared
     assert needs["cifar10-resnet18-paper-seed1"] == needs["cifar10-resnet18-paper-seed0-schedule=step"] == frozenset()
     assert not any(run.needs for run in runs("table7"))
+    points = frozenset(f"knn@{epoch}" for epoch in (200, 400, 600, 800, 1000))
+    assert [run.needs for run in runs("table3", row="AAG", seeds=2)] == [points, points]
+
+
+def test_a_point_of_a_curve_that_was_passed_over_is_lacking(tmp_path):
+    (run,) = runs("table3", row="AAG")
+    record(tmp_path, run.config, knn_by_epoch=[[200, 84.0], [1000, 91.0]])
+    assert lacking(run, Results(tmp_path)) == {"knn@400", "knn@600", "knn@800"}
+
+
+def test_what_figure_6_shows_is_projected_whatever_it_is_run_for():
+    shown = {run.name for run in runs("table4", "table7") if run.projected}
+    assert shown == set(names("figure6"))
+    for run in runs("table4"):
+        assert command(run, Path("results")).endswith(" --tsne") is run.projected
 
 
 # --- shards -----------------------------------------------------------------------------------------------------------

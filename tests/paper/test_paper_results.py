@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aag.config import TrainConfig, recipe_config
+from aag.errors import AAGError
 from aag.files import write_json
 from aag.paper import Results
 
@@ -67,6 +68,30 @@ def test_a_record_of_former_settings_is_stale_and_not_the_run(tmp_path):
     assert Results(tmp_path).stale(CONFIG) == []
 
 
+def test_a_record_with_settings_unknown_here_is_stale(tmp_path):
+    record(tmp_path, CONFIG, settings=CONFIG.identity() | {"hard_negatives": True})
+    results = Results(tmp_path)
+    assert results.of(CONFIG) == results.short(replace(CONFIG, epochs=1000)) == []
+    assert [result.name for result in results.stale(CONFIG)] == [CONFIG.run_name()]
+
+
+@pytest.mark.parametrize("copy", ["a copy", "z copy"])
+def test_a_second_record_of_a_run_does_not_count(tmp_path, copy):
+    path = record(tmp_path, CONFIG)
+    other = path.with_name(f"{copy}.json")
+    other.write_bytes(path.read_bytes())
+    results = Results(tmp_path)
+    assert [result.path for result in results.of(CONFIG)] == [path]
+    assert results.damaged == {other: f"it is of the same run as {path.name}"}
+
+
+def test_records_lie_in_a_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AAGError, match=r"file is no folder of records that can be read"):
+        Results(tmp_path / "file")
+    assert Results(tmp_path / "none").all == []
+
+
 def test_time_is_that_of_the_nearest_record(tmp_path):
     record(tmp_path, CONFIG)
     record(tmp_path, replace(CONFIG, batch_size=512), seconds=200.0)
@@ -86,7 +111,15 @@ def test_time_is_that_of_the_nearest_record(tmp_path):
         (lambda text: text.replace('"settings"', '"set"'), "it has no 'settings'"),
         (lambda text: text.replace('"paper"', '"papre"', 1), "unknown recipe 'papre'"),
         (lambda text: text.replace("88.0", '"88"'), "'88' is no number"),
-        (lambda text: text.replace('"sessions": [', '"sessions": [], "x": ['), "it is no record"),
+        (lambda text: text.replace('"sessions": [', '"sessions": [], "x": ['), "it has no sessions"),
+        (lambda text: text.replace('"sessions": [', '"sessions": [null, '), "it is no record"),
+        (lambda text: text.replace('"NVIDIA H200"', "5"), "its GPU is 5"),
+        (lambda text: text.replace('"cifar10"', "[]", 1), r"its data are \[\]"),
+        (lambda text: text.replace("300.0", "1" + "0" * 400), "it is no record"),
+        (lambda text: text.replace('"linear"', '"linear", "dimensions": "x"'), "dimensions are no number"),
+        (lambda text: text.replace('"seconds"', '"curves": 5, "seconds"'), "it is no record"),
+        (lambda text: text.replace('"seconds"', '"curves": {"step": [1], "loss": []}, "seconds"'), "differ in length"),
+        (lambda text: text.replace('"seconds"', '"curves": {"step": ["x"]}, "seconds"'), "curves over .* are broken"),
     ],
 )
 def test_a_damaged_record_is_passed_over_and_told_of(tmp_path, damage, why):

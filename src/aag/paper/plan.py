@@ -14,7 +14,7 @@ from aag.errors import AAGError, unknown
 from aag.paper.experiments import PAPER, Figure, Table, with_epochs
 from aag.paper.results import Results
 
-TSNE = "t-SNE projection"  # what a figure may need besides the record; the other needs are names of curves
+TSNE = "t-SNE projection"  # what a figure may need besides the record; other needs are curves, or kNN at an epoch
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Planned:
     config: TrainConfig  # complete: with its folder, its device and where data lie
     epochs: int  # of the full version
     parts: tuple[str, ...]  # the tables and figures of the selection that need it
-    needs: frozenset[str]  # what they need besides the record: TSNE, or names of curves
+    needs: frozenset[str]  # what they need besides the record: TSNE, names of curves, knn@E
+    projected: bool  # by t-SNE together with its record: a figure shows it so, and its folder may not stay
 
     @property
     def folder(self) -> Path:
@@ -129,6 +130,8 @@ def select(options: Reproduce, parts: Iterable[Table | Figure] | None = None) ->
     chosen = [(part.id, place) for part, place in _filtered(parts, options) if place.config]
     if options.knn_every is not None:
         _check_watched(chosen, options)
+    clouds = [part for part in PAPER.values() if isinstance(part, Figure) and part.kind == "tsne"]
+    shown = {with_epochs(config, options.epochs_scale).run_name() for part in clouds for config in part.configs}
     runs: dict[str, Planned] = {}
     for seed in range(options.seeds):  # the first seed of every cell comes before the second of any
         for part, place in chosen:
@@ -136,8 +139,10 @@ def select(options: Reproduce, parts: Iterable[Table | Figure] | None = None) ->
             full = replace(place.config, seed=seed)
             config = _complete(with_epochs(full, options.epochs_scale), options)
             needs = frozenset() if seed else place.needs  # a figure shows one run of each kind
+            if "@" in place.measure and options.epochs_scale == 1:
+                needs |= {place.measure}
             name = config.run_name()
-            there = runs.get(name, Planned(name, config, full.epochs, (), frozenset()))
+            there = runs.get(name, Planned(name, config, full.epochs, (), frozenset(), name in shown))
             joined = tuple(dict.fromkeys((*there.parts, part)))
             runs[name] = replace(there, parts=joined, needs=there.needs | needs)
     first, count = _shard(options.shard)
@@ -147,6 +152,8 @@ def select(options: Reproduce, parts: Iterable[Table | Figure] | None = None) ->
 def _filtered(parts: list[Table | Figure], options: Reproduce) -> Iterator[tuple[Table | Figure, Place]]:
     wanted = {name: getattr(options, name) for name in ("dataset", "network", "row", "column")}
     wanted = {name: value for name, value in wanted.items() if value is not None}
+    if "" in wanted.values():
+        raise AAGError("an empty name fits everything; leave the option out")
     known: dict[str, set[str]] = {name: set() for name in wanted}
     found: dict[str, set[str]] = {name: set() for name in wanted}
     kept = []
@@ -217,12 +224,17 @@ def standing(run: Planned, results: Results) -> Standing:
 
 
 def lacking(run: Planned, results: Results) -> frozenset[str]:
-    """What a recorded run does not have of what the selected figures need."""
+    """What a recorded run does not have of what the selected tables and figures need."""
     result = results.seed(run.config)
-    curves = (result.record.get("curves") or {}) if result else {}
-    return frozenset(
-        need for need in run.needs if not (results.projection(run.config) if need == TSNE else need in curves)
-    )
+    if result is None:
+        return run.needs
+
+    def there(need: str) -> bool:
+        if need == TSNE:
+            return results.projection(run.config) is not None
+        return result.measure(need) is not None if "@" in need else need in (result.record.get("curves") or {})
+
+    return frozenset(need for need in run.needs if not there(need))
 
 
 def holds(folder: Path, config: TrainConfig) -> bool:
@@ -259,6 +271,6 @@ def command(run: Planned, results: Path) -> str:
     evaluate = ["aag", "evaluate", str(run.folder), "--record", str(results)]
     if run.config.device != TrainConfig.device:
         evaluate += ["--device", run.config.device]
-    if TSNE in run.needs:
+    if run.projected:
         evaluate.append("--tsne")
     return f"{shlex.join(['aag', 'train', *train_options(run.config)])} && {shlex.join(evaluate)}"

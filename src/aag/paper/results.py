@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ class Result:
     path: Path
     record: dict[str, Any]
     config: TrainConfig  # as it was run; what its version did not know has its default
+    strange: bool = False  # it was run with settings that are unknown here
 
     @property
     def name(self) -> str:
@@ -45,22 +48,36 @@ class Result:
 
 
 class Results:
-    """All records of a folder. A file that cannot be read as one is passed over, and told of in `damaged`."""
+    """All records of a folder. A file that cannot be read as one is passed over, and told of in `damaged`.
+
+    So is a second record of the same run with the same seed: a number would count twice.
+    """
 
     def __init__(self, folder: Path) -> None:
+        if os.path.exists(folder) and not (folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)):
+            raise AAGError(f"{folder} is no folder of records that can be read; give the one that --record wrote to")
         self.folder = folder
-        self.all: list[Result] = []
         self.damaged: dict[Path, str] = {}
-        for path in sorted(folder.glob("*.json")):
+        found: dict[str, Result] = {}
+        for path in sorted(folder.glob("*.json"), key=lambda path: path.name):
             try:
-                self.all.append(_read(path))
+                result = _read(path)
             except _DAMAGE as error:
                 self.damaged[path] = _why(error)
+                continue
+            key = json.dumps([result.identity, result.strange], sort_keys=True)
+            there = found.get(key)
+            if there is None or (path.stem == result.name and there.path.stem != result.name):
+                found[key] = result
+            if there is not None:
+                other = there if found[key] is result else result
+                self.damaged[other.path] = f"it is of the same run as {found[key].path.name}"
+        self.all = list(found.values())
 
     def of(self, config: TrainConfig) -> list[Result]:
         """Of this run, with any seed, by seed."""
         wanted = _but(config.identity(), "seed")
-        return self._where(lambda result: _but(result.identity, "seed") == wanted)
+        return self._where(lambda result: not result.strange and _but(result.identity, "seed") == wanted)
 
     def seed(self, config: TrainConfig) -> Result | None:
         """Of this run with this very seed."""
@@ -77,7 +94,8 @@ class Results:
         wanted = _but(config.identity(), "seed", "epochs", "warmup_epochs")
         found = self._where(
             lambda result: (
-                _but(result.identity, "seed", "epochs", "warmup_epochs") == wanted
+                not result.strange
+                and _but(result.identity, "seed", "epochs", "warmup_epochs") == wanted
                 and result.config.epochs < config.epochs
             )
         )
@@ -114,7 +132,7 @@ class Results:
         return sorted(filter(wanted, self.all), key=lambda result: result.config.seed)
 
 
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, AAGError)
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, AAGError)
 
 
 def _why(error: Exception) -> str:
@@ -126,9 +144,15 @@ def _why(error: Exception) -> str:
 def _read(path: Path) -> Result:
     """A record of which every part that tables and pages read is there, of its kind, and a number where it is one."""
     record = json.loads(path.read_text(encoding="utf-8"))
-    result = Result(path, record, TrainConfig.from_json(record["settings"]).validate())
-    _ = result.identity, result.gpu
+    settings = record["settings"]
+    _need(isinstance(settings["data"], str), f"its data are {settings['data']!r}")
+    strange = not settings.keys() <= {field.name for field in fields(TrainConfig)}
+    result = Result(path, record, TrainConfig.from_json(settings).validate(), strange)
+    _ = result.identity
     _need(isinstance(record["name"], str), f"its name is {record['name']!r}")
+    _need(len(record["sessions"]) > 0, "it has no sessions")
+    for session in record["sessions"]:
+        _need(isinstance(session["gpu"], str | None), f"its GPU is {session['gpu']!r}")
     seconds, last = record["seconds"], record["knn"]["last"]
     for value in (seconds, last):
         _need(isinstance(value, int | float | None), f"{value!r} is no number")
@@ -138,7 +162,11 @@ def _read(path: Path) -> Result:
     for row in record["evaluation"]:
         _need(accuracy(row["accuracy"]), f"an accuracy is {row['accuracy']!r}")
         _need(isinstance(row["protocol"]["evaluation"], str), "an accuracy has no protocol")
+        _need(isinstance(row["protocol"].get("dimensions", 0), int), "a protocol's dimensions are no number")
     _need(all(number(x) and number(y) for x, y in record.get("loss_by_epoch", [])), "its loss curve is broken")
+    curves = record.get("curves") or {}
+    _need(len({len(values) for values in curves.values()}) <= 1, "its curves over the steps differ in length")
+    _need(all(map(number, chain.from_iterable(curves.values()))), "its curves over the steps are broken")
     return result
 
 

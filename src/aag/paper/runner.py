@@ -1,12 +1,14 @@
 """Runs what a table or figure still needs: train, evaluate, record, and on to the next."""
 
 import gc
+import os
 import sys
 from collections import Counter
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from aag.errors import AAGError
-from aag.paper.experiments import PAPER, Figure, with_epochs
+from aag.files import writing
 from aag.paper.listing import show, to_go
 from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, holds, lacking, select, standing
 from aag.paper.results import Results
@@ -37,6 +39,10 @@ def reproduce(options: Reproduce, console: "Console") -> int:
     if options.plan:
         plan(runs, stand, results)
         return 0
+    with writing(options.results):  # asked first: hours later would be late
+        options.results.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=options.results):
+            pass
     return Runner(options, console).all(runs, stand, results)
 
 
@@ -46,7 +52,6 @@ def warn(text: str) -> None:
 
 def plan(runs: list[Planned], stand: dict[str, Standing], results: Results) -> None:
     """The commands on stdout and nothing else, so that they can be piped on."""
-    count = 0
     for run in runs:
         if stand[run.name] is Standing.RECORDED:
             continue
@@ -54,8 +59,7 @@ def plan(runs: list[Planned], stand: dict[str, Standing], results: Results) -> N
             warn(f"{run.name}: {_gone(run, results)}")
             continue
         print(command(run, results.folder))
-        count += 1
-    if not count:
+    if all(each is Standing.RECORDED for each in stand.values()):
         print("nothing to run: all that is selected is recorded", file=sys.stderr)
 
 
@@ -67,17 +71,19 @@ def _kept(run: Planned) -> bool:
 def _gone(run: Planned, results: Results) -> str:
     result = results.seed(run.config)
     assert result is not None
-    lacks = lacking(run, results)
-    what = " and no ".join([TSNE] * (TSNE in lacks) + ["curves over the steps"] * bool(lacks - {TSNE}))
+    what = _named(lacking(run, results))
     return f"{result.path} has no {what}, and its run folder {run.folder} is gone; delete the record to train it again"
+
+
+def _named(lacks: frozenset[str]) -> str:
+    points = sorted((need for need in lacks if "@" in need), key=lambda need: int(need.partition("@")[2]))
+    curves = lacks - {TSNE, *points}
+    return " and no ".join([TSNE] * (TSNE in lacks) + ["curves over the steps"] * bool(curves) + points)
 
 
 class Runner:
     def __init__(self, options: Reproduce, console: "Console") -> None:
         self.options, self.console = options, console
-        shown = (part for part in PAPER.values() if isinstance(part, Figure) and part.kind == "tsne")
-        configs = [with_epochs(config, options.epochs_scale) for part in shown for config in part.configs]
-        self.projected = {config.run_name() for config in configs}
 
     def all(self, runs: list[Planned], stand: dict[str, Standing], results: Results) -> int:
         todo = [run for run in runs if stand[run.name] is not Standing.RECORDED]
@@ -128,7 +134,7 @@ class Runner:
         if stands is Standing.PARTIAL and not _kept(run):
             raise AAGError(_gone(run, results))
         there = Run(run.folder)
-        if there.config_file.exists():
+        if os.path.exists(there.config_file):  # also where the folder cannot be looked into, which training tells of
             if not holds(run.folder, run.config):
                 raise AAGError(f"{run.folder} holds a run with other settings; move it away or give another --runs")
             with there.lock():  # asked first: loading the data to find the folder taken would be a waste
@@ -139,7 +145,9 @@ class Runner:
             return "projected"
         self.train(run)
         with there.lock():
-            self.record(there, TSNE in run.needs or run.name in self.projected)
+            self.record(there, run.projected)
+        if lacks := lacking(run, Results(self.options.results)):
+            raise AAGError(f"{run.folder} has no {_named(lacks)}; move it and its record away to train it again")
         return "recorded"
 
     def train(self, run: Planned) -> None:
