@@ -85,3 +85,8 @@ def test_the_readme_names_the_method_and_its_own_number() -> None:
     assert "| [cifar10, resnet18, `simclr`](results/simclr-0.json) | 200 | **80.00** | 82.3 | 81.00 |" in table
     assert "[sample, resnet18, `demo`, `--method moco`]" in table
     assert "| [cifar10, amdim, `amdim`](results/amdim-0.json) | 300 | – | – | 81.00 |" in table
+
+
+def test_only_the_papers_numbers_stand_under_paper() -> None:
+    rows = run_tables.results_table([record("isif"), record("moco")]).splitlines()[2:]
+    assert [row.split(" | ")[3] for row in rows] == ["83.6", "–"]

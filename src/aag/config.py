@@ -344,7 +344,7 @@ RECIPES: dict[str, Recipe | None] = {
     "deepcluster": Recipe(
         about="DeepCluster: k-means of the features every epoch, then the clusters as classes",
         command="aag train --data cifar10 --method deepcluster",
-        expect="CIFAR-10, ResNet-18: kNN 67.6 in the paper; not run here yet",
+        expect="CIFAR-10, ResNet-18: kNN 67.6 in the paper; 54.0 here, in 4 minutes on one H200",
         settings={
             "method": "deepcluster",
             "loss": "own",
