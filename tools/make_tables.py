@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+from aag.report.content import Content
 from aag.report.markdown import markdown as reproduction
 from run_tables import ROOT, markdown, methods_table, results_table
 
@@ -184,7 +185,7 @@ def main() -> None:
     for name in (*PAGES, WHOLE):
         path = ROOT / name
         before = path.read_text() if path.exists() else ""
-        after = reproduction(ROOT / "results", path) if name == WHOLE else filled(before)
+        after = reproduction(Content(ROOT / "results"), path) if name == WHOLE else filled(before)
         if "--check" not in sys.argv:
             path.write_text(after)
         elif after != before:

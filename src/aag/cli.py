@@ -316,14 +316,12 @@ def _bench(arguments: list[str]) -> int:
 def _reproduce(arguments: list[str]) -> int:
     if arguments[:1] == ["page"]:
         options = _parse(Page, "reproduce page", arguments[1:])
-        from aag.report import write_markdown, write_page
+        from aag.report import write_pages
 
-        console = _console()
-        written = [write_page(options.results, options.out)]
-        if options.markdown:
-            written.append(write_markdown(options.results, options.markdown))
-        for path in written:
-            console.print(f"written to {path}", highlight=False, soft_wrap=True)
+        for text in write_pages(options.results, options.out, options.markdown):
+            print(f"warning: {text}", file=sys.stderr)
+        for path in filter(None, (options.out, options.markdown)):
+            _console().print(f"written to {path}", highlight=False, soft_wrap=True)
         return 0
     from aag.paper.plan import Reproduce
     from aag.paper.runner import reproduce

@@ -195,6 +195,9 @@ def test_the_page_is_written_as_html_and_markdown(tmp_path, capsys):
     page, text = tmp_path / "page.html", tmp_path / "page.md"
     words = ["reproduce", "page", "--out", str(page), "--markdown", str(text), "--results", str(tmp_path / "none")]
     assert main(words) == 0
-    assert capsys.readouterr().out == f"written to {page}\nwritten to {text}\n"
+    told = capsys.readouterr()
+    assert told.out == f"written to {page}\nwritten to {text}\n"
+    assert told.err.startswith("warning: ")  # that there are no records
+    assert told.err.count("\n") == 1
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert text.read_text(encoding="utf-8").startswith("# ")

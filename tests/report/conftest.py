@@ -12,6 +12,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def page(folder: Path) -> Path:
-    from aag.report import write_page
+    from aag.report import write_pages
 
-    return write_page(folder, folder.parent / "reproduce.html")
+    out = folder.parent / "reproduce.html"
+    write_pages(folder, out)
+    return out

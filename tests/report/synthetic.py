@@ -53,12 +53,12 @@ def write(folder: Path, made: dict[str, Any], file: str | None = None) -> Path:
     return path
 
 
-def write_projection(folder: Path, config: TrainConfig, points: int = 600, tight: float = 1.0) -> None:
-    """Ten classes on a circle; the smaller `tight`, the clearer they stand apart."""
+def write_projection(folder: Path, config: TrainConfig, points: int = 600, apart: float = 30.0) -> None:
+    """Ten classes on a circle; the larger `apart`, the clearer they stand so."""
     labels = [i % 10 for i in range(points)]
     turn = [2 * math.pi * label / 10 for label in labels]
-    x = [30 * math.cos(a) + tight * 9 * math.sin(7.0 * i) for i, a in enumerate(turn)]
-    y = [30 * math.sin(a) + tight * 9 * math.cos(5.3 * i) for i, a in enumerate(turn)]
+    x = [apart * math.cos(a) + 9 * math.sin(7.0 * i) for i, a in enumerate(turn)]
+    y = [apart * math.sin(a) + 9 * math.cos(5.3 * i) for i, a in enumerate(turn)]
     classes = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     found = {"settings": config.identity(), "x": x, "y": y, "labels": labels, "classes": classes}
     write(folder / "tsne", {"name": config.run_name(), **found})
@@ -83,8 +83,8 @@ def every_kind(folder: Path) -> Path:
     for batch, knn in ((32, 85.0), (64, 87.9), (256, 88.0), (512, 86.1)):
         write(folder, record(replace(PAPER, batch_size=batch), knn))
     write(folder, record(replace(PAPER, batch_size=1024, epochs=20), 61.0))
-    write_projection(folder, PAPER, tight=0.5)
-    write_projection(folder, nt)
+    write_projection(folder, PAPER, apart=60)
+    write_projection(folder, nt, apart=4)  # one on the other
     hostile = record(recipe_config("auto", "cifar10", "instance"), 80.0)
     hostile["sessions"] = [{"gpu": "<script>alert(1)</script>", "commit": 'a|b`c` & "d"'}]
     write(folder, hostile)

@@ -10,6 +10,14 @@ SCHEMES = ("light", "dark")
 # Everything that reaches past the right edge, but for what scrolls in a box of its own.
 OUTSIDE = """[...document.body.querySelectorAll('*')].filter(e => !e.parentElement.closest('.scroll')
   && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map(e => e.outerHTML.slice(0, 99))"""
+# Row names that reach past their cell; names on a chart that stand on each other.
+SPILT = """[...document.querySelectorAll('tbody th')].filter(e => {const r = document.createRange();
+  r.selectNodeContents(e); return r.getBoundingClientRect().right > e.getBoundingClientRect().right})
+  .map(e => e.textContent)"""
+COVERED = """[...document.querySelectorAll('svg.chart')].flatMap(c => {
+  const b = [...c.querySelectorAll('.name')].map(e => [e.textContent, e.getBBox()]);
+  return b.flatMap(([n, p], i) => b.slice(i + 1).filter(([m, q]) => p.x < q.x + q.width && q.x < p.x + p.width
+    && p.y + 3 < q.y + q.height && q.y + 3 < p.y + p.height).map(([m, q]) => n + ' on ' + m))})"""
 HIDDEN = """[...document.querySelectorAll('svg, img')].filter(e => {const b = e.getBoundingClientRect();
   return b.width < 10 || b.height < 10 || getComputedStyle(e).visibility != 'visible'}).length"""
 BROKEN = "[...document.images].filter(e => !e.complete || !e.naturalWidth).length"
@@ -45,6 +53,8 @@ def test_the_page_fits_and_shows_everything(chromium, page, width, scheme):
     assert chromium.evaluate("document.documentElement.scrollWidth") <= width
     assert chromium.evaluate(OUTSIDE) == []
     assert chromium.evaluate("document.querySelectorAll('svg.chart').length") == 10
+    assert chromium.evaluate(SPILT) == []
+    assert chromium.evaluate(COVERED) == []
     assert chromium.evaluate(HIDDEN) == 0
     assert chromium.evaluate(BROKEN) == 0
     assert chromium.evaluate(SMALL) == 0
@@ -68,6 +78,14 @@ def test_a_wide_table_scrolls_in_its_own_box(chromium, page):
     chromium.evaluate("document.querySelector('#table1 .scroll').scrollLeft = 9999")
     for part in ("tbody th", "caption span"):
         assert chromium.evaluate(f"document.querySelector('#table1 {part}').getBoundingClientRect().left") >= 0
+
+
+def test_what_scrolls_on_a_phone_says_so(chromium, page):
+    chromium.open(page, 390)
+    mute = """[...document.querySelectorAll('.scroll')].filter(b => b.scrollWidth > b.clientWidth + 1
+      && !(b.querySelector('.hint') || {}).offsetWidth).map(b => b.ariaLabel)"""
+    assert chromium.evaluate(mute) == []
+    assert chromium.evaluate("(b => b.scrollWidth > b.clientWidth)(document.querySelector('#figure1 .scroll'))")
 
 
 def test_links_lead_to_the_records(chromium, page):

@@ -7,20 +7,24 @@ import pytest
 from synthetic import PAPER, record, write
 
 from aag.config import recipe_config
-from aag.paper import Cell, Results
-from aag.report.content import figures, label, open_points, show, show_tables, summary, tables
+from aag.paper import PAPER as PARTS
+from aag.paper import Cell, Figure, Results, Table
+from aag.report.cells import Shown, ShownTable, label, show, show_tables
+from aag.report.content import Content
 from aag.report.protocol import origin, protocols
-from aag.report.records import results_of
+
+
+def whole(folder: Path, table: str) -> ShownTable:
+    return next(each for each in show_tables(Results(folder)) if each.table.id == table)
 
 
 def shown(folder: Path, table: str, row: str, column: int = 0):
-    found = next(each for each in show_tables(results_of(folder)) if each.table.id == table)
-    return next(cells for cells in found.rows if cells[0].cell.row == row)[column]
+    return next(cells for cells in whole(folder, table).rows if cells[0].cell.row == row)[column]
 
 
 def test_the_paper_has_seven_tables_and_six_figures():
-    assert [label(table) for table in tables()] == [f"Table {n}" for n in range(1, 8)]
-    assert [label(figure) for figure in figures()] == [f"Figure {n}" for n in range(1, 7)]
+    names = [*(f"Table {n}" for n in range(1, 8)), *(f"Figure {n}" for n in range(1, 7))]
+    assert [label(part) for part in PARTS.values()] == names
 
 
 def test_several_seeds_are_their_mean_and_spread(folder):
@@ -92,7 +96,7 @@ def test_quoted_and_other_numbers_are_marked(folder):
 
 
 def test_damaged_files_are_told_of_and_passed_over(folder):
-    results = results_of(folder)
+    results = Results(folder)
     assert {path.name for path in results.damaged} == {"damaged.json", "no-<number>.json", "not-a-number.json"}
 
 
@@ -107,6 +111,8 @@ def test_damaged_files_are_told_of_and_passed_over(folder):
         {"evaluation": [{"accuracy": None, "protocol": {"evaluation": "knn"}}]},
         {"loss_by_epoch": 3},
         {"sessions": ["here"]},
+        {"curves": {"step": [1, 2], "positive_gradient": [1]}},
+        {"curves": {"step": 3}},
         {"name": 5},
         {"settings": PAPER.identity() | {"recipe": "of-tomorrow"}},
         {"settings": PAPER.identity() | {"epochs": "200"}},
@@ -114,7 +120,7 @@ def test_damaged_files_are_told_of_and_passed_over(folder):
 )
 def test_a_record_that_is_none_after_all_breaks_no_page(tmp_path, broken):
     write(tmp_path, record(PAPER) | broken, "broken")
-    results = results_of(tmp_path)
+    results = Results(tmp_path)
     assert not results.all
     assert len(results.damaged) == 1
     assert shown(tmp_path, "table7", "full model").state == "missing"
@@ -122,7 +128,7 @@ def test_a_record_that_is_none_after_all_breaks_no_page(tmp_path, broken):
 
 def test_the_order_of_the_rows_is_compared(tmp_path):
     def order() -> str:
-        return next(one for one in show_tables(results_of(tmp_path)) if one.table.id == "table7").order
+        return whole(tmp_path, "table7").order
 
     assert order() == ""
     write(tmp_path, record(PAPER, 88.0))
@@ -133,35 +139,94 @@ def test_the_order_of_the_rows_is_compared(tmp_path):
     assert "two basic views 85.00 ≥ three basic views 84.00" in order()
 
 
+def test_only_what_is_measured_alike_is_compared(tmp_path):
+    write(tmp_path, record(replace(PAPER, epochs=1000), 91.0, 90.0))  # the paper's linear is above its kNN; not so ours
+    assert whole(tmp_path, "table2").order == ""
+    write(tmp_path, record(replace(recipe_config("auto", "cifar10", "super-and"), network="resnet18+sobel"), 92.0))
+    assert whole(tmp_path, "table2").order == (
+        "Of 1 pairs of rows of one measure with both cells run, 0 stand in the paper's order. "
+        "Not so: Super-AND (kNN) 92.00 ≥ AAG (kNN) 91.00 (CIFAR-10, ResNet-18)."
+    )
+    assert "of one measure" not in whole(tmp_path, "table3").order
+
+
+def test_a_difference_is_of_the_numbers_as_shown():
+    for hundredths in range(8780, 8880):  # seeds whose mean lies between two hundredths
+        cell = Shown(Cell("", "", 88.3, "knn", PAPER), "done", values=(hundredths / 100, hundredths / 100 + 0.01))
+        assert cell.difference == round(float(f"{cell.mean:.2f}") - 88.3, 2)
+
+
+def test_a_table_names_the_seeds_that_all_its_cells_have(tmp_path):
+    write(tmp_path, record(PAPER))
+    write(tmp_path, record(replace(PAPER, auxiliary="none")))
+    assert whole(tmp_path, "table7").even == "1 seed each"
+    assert whole(tmp_path, "table7").tally.endswith("; 1 seed each")
+    write(tmp_path, record(replace(PAPER, seed=1)))
+    assert whole(tmp_path, "table7").even == ""  # they differ: the cells say so
+    write(tmp_path, record(replace(PAPER, seed=1, auxiliary="none")))
+    assert whole(tmp_path, "table7").even == "2 seeds each"
+    assert whole(tmp_path, "table6").even == ""
+
+
 def test_the_sums_are_of_all_cells(tmp_path):
-    assert summary(show_tables(Results(tmp_path))).startswith("Cells: 0 of 79 run, 0 within 0.5")
+    assert Content(tmp_path).summary.startswith("Cells: 0 of 79 run, 0 within 0.5")
     write(tmp_path, record(PAPER, 88.0))  # a cell of Tables 1, 4 and 7
     write(tmp_path, record(recipe_config("auto", "cifar10", "instance"), 50.0))
     found = show_tables(Results(tmp_path))
-    assert summary(found) == (
+    assert Content(tmp_path).summary == (
         "Cells: 4 of 79 run, 3 within 0.5 of the paper or above. "
         "Of AAG's own: 3 of 34 run, 3 within 0.5 of the paper or above."
     )
     assert found[0].close_words == "1 of 34 cells (AAG, CIFAR-10, ResNet-18)"
     assert found[0].open_words == "32 of 34 cells"
-    assert found[6].tally == "1 of 6 cells run, 1 of them within 0.5 of the paper or above"
+    assert found[6].tally == "1 of 6 cells run, 1 of them within 0.5 of the paper or above; 1 seed each"
 
 
 def test_what_cannot_be_reproduced_is_named(folder):
-    what = [name for name, _ in open_points(show_tables(results_of(folder)))]
-    assert "Table 6, AMDIM, ResNet-50 (25 ×)" in what
-    assert "Figure 1" in what
+    points = Content(folder).state()["Could not be reproduced"]
+    what = [(label(part), point.name) for point in points for part in point.of]
+    assert ("Table 6", "AMDIM, ResNet-50 (25 ×)") in what
+    assert [part for part, _ in what if part.startswith("Figure")] == ["Figure 1"]
+
+
+def test_a_figure_that_is_drawn_is_not_therefore_reproduced(folder):
+    def figures(head: str) -> list[str]:
+        return [part.id for each in Content(folder).state()[head] for part in each.of if isinstance(part, Figure)]
+
+    assert figures("Reproduced") == []
+    assert figures("Drawn from our runs") == ["figure2", "figure4", "figure5", "figure6"]
+    assert figures("Not run yet") == ["figure3"]
+
+
+def test_what_is_wrong_with_the_records_is_told(folder, tmp_path):
+    told = Content(folder).warnings
+    assert len(told) == 3
+    assert told[0].startswith(f"{folder / 'damaged.json'} is damaged and passed over: ")
+    assert Content(tmp_path).warnings == []
+    none = tmp_path / "none"
+    assert Content(none).warnings == [f"there is no folder {none}: the page shows nothing of ours"]
+
+
+def test_what_the_paper_does_not_say_is_not_put_in_its_mouth():
+    said = {name: part.behaviour for name, part in PARTS.items() if isinstance(part, Figure)}
+    assert "zero" not in said["figure5"]
+    assert "demonstrate the advantages of GNT-Xent over NT-Xent" in said["figure5"]
+    assert "We add" not in "".join(said.values())
+    table = PARTS["table5"]
+    assert isinstance(table, Table)
+    assert table.columns == ("NT-Xent", "GNT-Xent")  # as the paper heads them
+    assert "We add: SimCLR's own loss is NT-Xent; ISIF's has a second term" in table.shows
 
 
 def test_a_protocol_is_that_of_the_records(tmp_path):
     made = record(PAPER)
     made["evaluation"][0]["protocol"]["k"] = 7
     write(tmp_path, made)
-    (said,) = protocols(["knn", "knn@200"], results_of(tmp_path).all)
+    (said,) = protocols(["knn", "knn@200"], Results(tmp_path).all)
     assert "k = 7, τ = 0.1" in said
     assert "128-d embedding" in said
     write(tmp_path, record(replace(PAPER, seed=1)))
-    assert len(protocols(["knn"], results_of(tmp_path).all)) == 2  # two ways to measure are two numbers
+    assert len(protocols(["knn"], Results(tmp_path).all)) == 2  # two ways to measure are two numbers
     assert "Adam at 0.01" in protocols(["linear"], [])[0]  # nothing measured yet: as it is going to be
 
 
@@ -169,7 +234,7 @@ def test_where_a_record_comes_from(tmp_path):
     made = record(PAPER)
     made["sessions"] += [{"gpu": None, "cpu": "x86_64", "commit": "0123456789abcdef0123456789abcdef01234567"}]
     write(tmp_path, made)
-    told = origin(results_of(tmp_path).all[0])
+    told = origin(Results(tmp_path).all[0])
     assert told["made on"] == "NVIDIA H200, x86_64"
     assert told["commit"] == "abc123, 0123456789ab"
     assert told["training"] == "5.0 min"

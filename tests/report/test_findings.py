@@ -1,14 +1,15 @@
 """Figures: the points of our runs, and in words what one sees in them."""
 
+import re
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from synthetic import PAPER, curves, record, write, write_projection
 
-from aag.paper import Figure, find
+from aag.paper import Figure, Results, find
 from aag.report import charts
-from aag.report.findings import Drawn, Found, find_in
-from aag.report.records import results_of
+from aag.report.findings import Cloud, Drawn, Found, find_in
 
 NT = replace(PAPER, loss="nt-xent")
 
@@ -16,17 +17,20 @@ NT = replace(PAPER, loss="nt-xent")
 def found(folder, name: str) -> Found:
     figure = find(name)
     assert isinstance(figure, Figure)
-    return find_in(figure, results_of(folder))
+    return find_in(figure, Results(folder))
 
 
 def test_the_sweep_by_batch_size(folder):
     one = found(folder, "figure3")
-    assert one.words[0] == "kNN: 85.00 at 32, 87.90 at 64, 88.87 at 128, 88.00 at 256, 86.10 at 512."
+    assert one.words[0] == (
+        "kNN: 85.00 at 32 (1 seed), 87.90 at 64 (1 seed), 88.87 ± 0.15 at 128 (3 seeds), 88.00 at 256 (1 seed), "
+        "86.10 at 512 (1 seed)."
+    )
     assert one.words[1] == (
         "The best batch size by kNN is 128 (88.87), of 5 run; 512, the largest, is lower by 2.77. "
         "It falls from 128 to 256, from 256 to 512."
     )
-    assert one.words[2] == "kNN, 20 of 200 epochs: 61.00 at 1024."
+    assert one.words[2] == "kNN, 20 of 200 epochs: 61.00 at 1024; 1 seed each."
     assert [line.hollow for line in one.panels[""]] == [False, True]  # a short version is no point of the line
     assert one.missing == ("batch size 1024: run only in a short version",)
 
@@ -35,7 +39,7 @@ def test_the_sweep_by_epochs(folder):
     one = found(folder, "figure2")
     assert "The best number of epochs by kNN is 1000 (91.30), of 5 run, the largest. It never falls." in one.words
     assert "Linear evaluation is above kNN at 5 of 5 points." in one.words
-    assert "kNN, other lengths: 86.80 at 100." in one.words
+    assert "kNN, other lengths: 86.80 at 100; 1 seed each." in one.words
     assert not one.missing
     assert len(one.results) == 8
 
@@ -57,7 +61,7 @@ def test_a_curve_that_turns_is_told_with_its_peak(tmp_path):
     assert "falls from 1 to 0.5, with a high of 9 between" in found(tmp_path, "figure4").words[0]
 
 
-@pytest.mark.parametrize("broken", [None, [], {"step": [1, 2], "positive_gradient": [1]}, {"step": 3}])
+@pytest.mark.parametrize("broken", [None, [], {"step": [1, 2]}, {"positive_gradient": [1]}])
 def test_records_without_curves_say_so(tmp_path, broken):
     write(tmp_path, record(PAPER, curves=broken))
     write(tmp_path, record(NT))
@@ -73,6 +77,20 @@ def test_accuracy_and_loss_of_both_losses(folder):
     assert knn == "kNN: NT-Xent ends at 86.50; GNT-Xent ends at 88.90; GNT-Xent is above NT-Xent at 20 of 20 points."
     assert "NT-Xent falls from 14.4 to 3 and never goes below zero" in loss
     assert "GNT-Xent falls from 6.4 to −5 and is below zero from epoch 120 on" in loss
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([3, -1, 2, -1, -2], "and is below zero from epoch 4 on."),
+        ([-1, -2], "and is below zero from epoch 1 on."),
+        ([3, -1, 2], "and is below zero at 1 of 3 points, not at the last."),
+        ([3, 0], "and never goes below zero."),
+    ],
+)
+def test_a_loss_that_rises_above_zero_again_is_not_below_it(tmp_path, losses, said):
+    write(tmp_path, record(PAPER, loss_by_epoch=[[epoch, loss] for epoch, loss in enumerate(losses, 1)]))
+    assert found(tmp_path, "figure5").words[1].endswith(said)
 
 
 def test_a_short_run_is_named_as_such_in_a_figure(tmp_path):
@@ -91,7 +109,7 @@ def test_a_stale_run_is_not_drawn(tmp_path):
 
 def test_pictures_of_the_embeddings(folder):
     one = found(folder, "figure6")
-    assert [cloud.name for cloud in one.clouds] == ["NT-Xent", "GNT-Xent"]
+    assert [cloud.name for cloud in one.clouds.values()] == ["NT-Xent", "GNT-Xent"]
     assert one.words[1] == "GNT-Xent: for 100.0 % of 600 images, the nearest in the picture is of the same class."
 
 
@@ -99,8 +117,31 @@ def test_a_large_picture_is_thinned(tmp_path):
     write(tmp_path, record(PAPER))
     write_projection(tmp_path, PAPER, points=4500)
     one = found(tmp_path, "figure6")
-    assert (len(one.clouds[0].points), one.clouds[0].left_out) == (1500, 3000)
+    (cloud,) = one.clouds.values()
+    assert (len(cloud.points), cloud.left_out) == (1500, 3000)
     assert one.words[0].endswith("3,000 more are not drawn.")
+
+
+def test_a_picture_is_that_of_its_run_whatever_its_name(folder):
+    figure = find("figure6")
+    assert isinstance(figure, Figure)
+    named = [replace(series, name=name) for series, name in zip(figure.series, ("loss", "loss two"), strict=True)]
+    one = find_in(replace(figure, series=tuple(named)), Results(folder))
+    assert one.clouds[NT.run_name()].name == "loss"
+    assert one.clouds[PAPER.run_name()].name == "loss two"
+    assert one.clouds[NT.run_name()].points != one.clouds[PAPER.run_name()].points
+
+
+@pytest.mark.parametrize(("apart", "shown"), [(0.0, 7), (3.0, 6), (40.0, 10)])
+def test_names_of_classes_that_lie_on_each_other_do_not_hide_each_other(apart, shown):
+    classes = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    points = [(apart * (i % 4) + j, apart * (i % 3) - j) for i in range(10) for j in (-50.0, 0.0, 50.0)]
+    drawn = charts.scatter(Cloud("a", points, [i for i in range(10) for _ in range(3)], classes), title="t")
+    at = re.findall(r'<text class="name" x="([\d.]+)" y="([\d.]+)"[^>]*>(\w+)<', drawn)
+    assert len(at) >= shown  # those without a free place are in the legend
+    for (x, y, name), (x2, y2, other) in combinations(at, 2):
+        wide = 3.5 * (len(name) + len(other))
+        assert abs(float(x) - float(x2)) >= wide or abs(float(y) - float(y2)) >= 12, (name, other)
 
 
 def test_a_damaged_picture_is_none(tmp_path):

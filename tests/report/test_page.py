@@ -6,9 +6,10 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from synthetic import PAPER, record, write
 
 from aag.errors import AAGError
-from aag.report import write_markdown, write_page
+from aag.report import write_pages
 
 VOID = {"meta", "link", "img", "br"}
 ROOT = Path(__file__).parent.parent.parent
@@ -46,7 +47,9 @@ def text(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def markdown(folder: Path) -> str:
-    return write_markdown(folder, folder.parent / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    out = folder.parent / "docs" / "reproduction.md"
+    write_pages(folder, folder.parent / "beside.html", out)
+    return out.read_text(encoding="utf-8")
 
 
 def row(text: str, table: str, name: str) -> str:
@@ -91,6 +94,8 @@ def test_every_kind_of_cell_is_told(text):
     full = row(text, "table7", "full model")
     for part in ("88.87", "± 0.15", "▲ +0.57", "paper 88.3", "3 seeds:"):
         assert part in full
+    assert "1 seed: <a" in row(text, "table7", "two basic views")  # other cells have three
+    assert "1 seed: <a" not in row(text, "table5", "SimCLR, τ 0.5 (linear)")  # nothing measured, nothing counted
     assert "▼ −1.80" in row(text, "table7", "two basic views")
     assert "▽ −0.20" in row(text, "table7", "three basic views")
     short = row(text, "table7", "StepLR")
@@ -132,38 +137,80 @@ def test_the_markdown_says_the_same(markdown, folder):
     assert "short: 20 of 200 epochs (87.1) |" in markdown
     assert "| RandAugment | not run yet (88.1) stale: [record](" in markdown
     assert "The best batch size by kNN is 128" in markdown
+    assert re.search(r"\| NT-Xent \| \[86\.50\]\([^)]+\), 1 seed \(86\.8\) −0\.30 \|", markdown)
+    assert re.search(r"two basic views, CIFAR-10, ResNet-18: \[84\.00\]\([^)]+\), 1 seed \(85\.8\) −1\.80\n", markdown)
     assert "## Figure 6: t-SNE" in markdown
+    notes = [part for part in markdown.split("\n\n") if part.startswith("‡")]
+    assert len(notes) == 3  # each a paragraph of its own
+    assert not any("\n" in note for note in notes)
     for table in re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
 
 
 def test_without_records_everything_is_not_run_yet(tmp_path):
-    text = write_page(tmp_path / "none", tmp_path / "deep" / "page.html").read_text()
+    page, also = tmp_path / "deep" / "page.html", tmp_path / "page.md"
+    write_pages(tmp_path / "none", page, also)
+    text, told = page.read_text(), also.read_text()
     Checked(text)
     assert "Cells: 0 of 79 run" in text
     assert text.count("not run yet") > 79
-    told = write_markdown(tmp_path / "none", tmp_path / "page.md").read_text()
     assert "Reproduced:\n\n- nothing" in told
     assert told.endswith("None yet.\n")
 
 
 def test_a_page_is_the_same_when_written_again(folder, page, tmp_path):
-    again = write_page(folder, folder.parent / "again.html")
+    again = folder.parent / "again.html"
+    write_pages(folder, again)
     assert again.read_bytes() == page.read_bytes()
 
 
 def test_what_cannot_be_read_or_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(AAGError, match="is not a folder of records"):
-        write_page(tmp_path / "file", tmp_path / "page.html")
+    with pytest.raises(AAGError, match="is no folder of records"):
+        write_pages(tmp_path / "file", tmp_path / "page.html")
     with pytest.raises(AAGError, match="it is a folder; give the name of a file"):
-        write_markdown(tmp_path, tmp_path)
+        write_pages(tmp_path, tmp_path / "page.html", tmp_path)
     with pytest.raises(AAGError, match="cannot write"):
-        write_page(tmp_path, tmp_path / "file" / "page.html")
+        write_pages(tmp_path, tmp_path / "file" / "page.html")
+
+
+def test_drawn_figures_have_a_list_of_their_own(text, markdown):
+    for whole in (text, markdown):
+        reproduced = whole[whole.index("Reproduced") : whole.index("Run, and more than")]
+        assert "Figure" not in reproduced
+        assert "Figures 2 to 6" not in whole
+    assert "Drawn from our runs:\n\n- Figure 2, Figure 4, Figure 5, Figure 6: whether they show" in markdown
+    assert '<h3>Drawn from our runs</h3><ul class="plain"><li><a href="#figure2">Figure 2</a>, ' in text
+
+
+def test_one_seed_of_all_cells_is_said_once(tmp_path):
+    write(tmp_path / "results", record(PAPER))
+    assert write_pages(tmp_path / "results", tmp_path / "page.html", tmp_path / "page.md") == []
+    text, told = (tmp_path / "page.html").read_text(), (tmp_path / "page.md").read_text()
+    assert "<span>Table 7: 1 of 6 cells run, 1 of them within 0.5 of the paper or above; 1 seed each.</span>" in text
+    assert "1 seed:" not in text
+    assert "\n\n1 of 6 cells run, 1 of them within 0.5 of the paper or above; 1 seed each.\n" in told
+
+
+def test_both_pages_are_written_or_neither(folder, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("before")
+    (tmp_path / "file").write_text("")
+    for bad in (tmp_path, tmp_path / "file" / "page.md", page):
+        with pytest.raises(AAGError, match="cannot write"):
+            write_pages(folder, page, bad)
+        assert page.read_text() == "before"
+        assert {path.name for path in tmp_path.iterdir()} == {"page.html", "file"}
+    told = write_pages(folder, page, tmp_path / "page.md")
+    assert len(told) == 3
+    assert "is damaged and passed over" in told[0]
+    assert page.read_text() != "before"
+    assert (tmp_path / "page.md").exists()
 
 
 def test_the_page_of_the_docs_is_what_the_records_say(tmp_path):
+    from aag.report.content import Content
     from aag.report.markdown import markdown
 
     path = ROOT / "docs" / "reproduction.md"
-    assert path.read_text() == markdown(ROOT / "results", path), "run make tables"
+    assert path.read_text() == markdown(Content(ROOT / "results"), path), "run make tables"

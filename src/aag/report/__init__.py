@@ -1,6 +1,23 @@
 """The pages a person looks at: ours beside the paper's, as one HTML file or as Markdown."""
 
-from aag.report.markdown import write_markdown
-from aag.report.page import write_page
+from pathlib import Path
 
-__all__ = ["write_markdown", "write_page"]
+from aag.report.content import Content
+from aag.report.markdown import markdown
+from aag.report.page import Page
+from aag.report.records import write_texts
+
+__all__ = ["write_pages"]
+
+
+def write_pages(results: Path, page: Path, also: Path | None = None) -> list[str]:
+    """Writes the page and, `also`, the Markdown: both or, where one cannot be written, neither.
+
+    Gives what is wrong with the records, in a line each.
+    """
+    content = Content(results)
+    texts = [(page, Page(content, page).html())]
+    if also:
+        texts.append((also, markdown(content, also)))
+    write_texts(texts)
+    return content.warnings

@@ -1,12 +1,14 @@
 """Charts as inline SVG: their colours come from the page's style sheet, so that they follow light and dark."""
 
 import math
+from dataclasses import dataclass
 from html import escape
 
 from aag.report.findings import Cloud, Drawn
 
 WIDTH, HEIGHT = 360, 250  # near a phone's width, so that text is hardly scaled there
 LEFT, RIGHT, TOP, BOTTOM = 46, 16, 12, 40
+LINE = 15  # of a name on a chart
 
 # One step of a pen for each class: shapes tell classes apart where colours do not. Round and square are line caps.
 SHAPES = (
@@ -64,8 +66,8 @@ def line_chart(
         path = "L".join(f"{x_of(x):.1f} {y_of(y):.1f}" for x, y in line.points)
         parts.append(f'<path class="{kind}" d="M{path}"><title>{escape(line.name)}</title></path>')
         if marks:
-            for x, y in line.points:
-                said = escape(f"{line.name}, {x_label} {x:g}: {y:.2f}")
+            for (x, y), told in zip(line.points, line.told or [f"{y:.2f}" for _, y in line.points], strict=True):
+                said = escape(f"{line.name}, {x_label} {x:g}: {told}")
                 parts.append(
                     f'<circle class="mark s{line.style}{" hollow" * line.hollow}" cx="{x_of(x):.1f}" '
                     f'cy="{y_of(y):.1f}" r="3.5"><title>{said}</title></circle>'
@@ -74,7 +76,7 @@ def line_chart(
 
 
 def scatter(cloud: Cloud, *, title: str) -> str:
-    """Points by class: colour, shape, and the class's name at its middle."""
+    """Points by class: colour, shape, and the class's name near its middle."""
     size = 340
     xs, ys = [x for x, _ in cloud.points], [y for _, y in cloud.points]
     span = max(max(xs) - min(xs), max(ys) - min(ys)) or 1.0
@@ -84,7 +86,8 @@ def scatter(cloud: Cloud, *, title: str) -> str:
         scale = (size - 24) / span
         return size / 2 + (point[0] - middle_x) * scale, size / 2 - (point[1] - middle_y) * scale
 
-    parts, names = [], []
+    parts: list[str] = []
+    names: list[Name] = []
     for number, name in enumerate(cloud.classes):
         spots = [spot(point) for point, label in zip(cloud.points, cloud.labels, strict=True) if label == number]
         if not spots:
@@ -93,9 +96,40 @@ def scatter(cloud: Cloud, *, title: str) -> str:
         path = "".join(f"M{x:.1f} {y:.1f}{shape}" for x, y in spots)
         parts.append(f'<path class="{dots(number)}" d="{path}"><title>{escape(name)}</title></path>')
         x, y = (sorted(each)[len(spots) // 2] for each in zip(*spots, strict=True))
-        x = min(max(x, 4 * len(name)), size - 4 * len(name))  # whole, at the edge too
-        names.append(f'<text class="name" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{escape(name)}</text>')
-    return _svg(title, "".join(parts + names), size, size)
+        names += _free(Name(name, x, y), names, size)
+    return _svg(title, "".join(parts + [each.svg() for each in names]), size, size)
+
+
+@dataclass(frozen=True)
+class Name:
+    """Of a class, on its points; x and y are its middle."""
+
+    text: str
+    x: float
+    y: float
+
+    @property
+    def half(self) -> float:
+        """Of its width: a letter is about 7 wide."""
+        return 3.5 * len(self.text)
+
+    def hides(self, other: "Name") -> bool:
+        return abs(self.y - other.y) < LINE and abs(self.x - other.x) < self.half + other.half + 3
+
+    def svg(self) -> str:
+        return (
+            f'<text class="name" x="{self.x:.1f}" y="{self.y + 4:.1f}" text-anchor="middle">{escape(self.text)}</text>'
+        )
+
+
+def _free(name: Name, taken: list[Name], size: int) -> list[Name]:
+    """At its place or, where others stand, up to three lines above or below; else nowhere: the legend has it."""
+    x = min(max(name.x, name.half), size - name.half)  # whole, at the edge too
+    for lines in (0, 1, -1, 2, -2, 3, -3):
+        moved = Name(name.text, x, name.y + lines * LINE)
+        if LINE / 2 <= moved.y <= size - LINE / 2 and not any(moved.hides(other) for other in taken):
+            return [moved]
+    return []
 
 
 def class_legend(classes: list[str]) -> str:

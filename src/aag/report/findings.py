@@ -8,7 +8,7 @@ from typing import Any
 from aag.config import TrainConfig
 from aag.paper import Cell, Figure, Result, Results
 from aag.paper.results import number
-from aag.report.content import show
+from aag.report.cells import Shown, evenly, show
 
 Points = list[tuple[float, float]]
 
@@ -29,6 +29,7 @@ class Drawn:
     points: Points
     style: int  # place of its run or measure in the figure: colour and dashes
     hollow: bool = False  # of runs that are not the paper's: shorter ones
+    told: tuple[str, ...] = ()  # each point in words, where it has any
 
 
 @dataclass(frozen=True)
@@ -46,25 +47,39 @@ class Found:
 
     figure: Figure
     panels: dict[str, list[Drawn]]  # a curve's name → its lines
-    clouds: tuple[Cloud, ...]
+    clouds: dict[str, Cloud]  # the run's name, as its series' config has it → its points
     words: tuple[str, ...]  # what ours shows
     missing: tuple[str, ...]  # what was not run or not recorded
     results: tuple[Result, ...]  # the records used
     run: bool = True  # whether any of its runs is recorded, whatever that record holds
+
+    @property
+    def measures(self) -> list[str]:
+        """What it shows of accuracy."""
+        return [name for name in self.figure.curves if self.figure.kind == "sweep" or name == "knn"]
+
+    @property
+    def seeds(self) -> str:
+        """Of how many seeds it is drawn. Empty: its points say so."""
+        return "" if self.figure.kind == "sweep" else "one seed of each run, the lowest"
 
 
 def find_in(figure: Figure, results: Results) -> Found:
     if figure.kind == "sweep":
         return _sweep(figure, results)
     if figure.kind == "views":
-        return Found(figure, {}, (), (), (), ())
+        return Found(figure, {}, {}, (), (), ())
     chosen, missing = _chosen(figure, results)
     if figure.kind == "tsne":
-        clouds = [(name, _cloud(name, results.projection(result.config)), result) for name, _, result in chosen]
-        missing += [f"{name}: no t-SNE of its embeddings is recorded" for name, cloud, _ in clouds if not cloud]
-        found = tuple(cloud for _, cloud, _ in clouds if cloud)
-        used = tuple(result for _, cloud, result in clouds if cloud)
-        return Found(figure, {}, found, tuple(map(_neighbours, found)), tuple(missing), used, bool(chosen))
+        clouds, used = {}, []
+        for name, place, result in chosen:
+            if cloud := _cloud(name, results.projection(result.config)):
+                clouds[figure.series[place].config.run_name()] = cloud
+                used.append(result)
+            else:
+                missing.append(f"{name}: no t-SNE of its embeddings is recorded")
+        words = tuple(map(_neighbours, clouds.values()))
+        return Found(figure, {}, clouds, words, tuple(missing), tuple(used), bool(chosen))
 
     panels: dict[str, list[Drawn]] = {}
     lacking: dict[str, list[str]] = {}  # names of runs → the curves that their records do not have
@@ -81,8 +96,8 @@ def find_in(figure: Figure, results: Results) -> Found:
         if without:
             lacking.setdefault(" and ".join(without), []).append(NAMES[curve])
     missing += [f"{', '.join(curves)}: not in the record of {names}" for names, curves in lacking.items()]
-    words = [_curve_words(curve, lines) for curve, lines in panels.items() if lines]
-    return Found(figure, panels, (), tuple(words), tuple(missing), tuple(drawn.values()), bool(chosen))
+    said = tuple(_curve_words(curve, lines) for curve, lines in panels.items() if lines)
+    return Found(figure, panels, {}, said, tuple(missing), tuple(drawn.values()), bool(chosen))
 
 
 def _chosen(figure: Figure, results: Results) -> tuple[list[tuple[str, int, Result]], list[str]]:
@@ -104,16 +119,12 @@ def _chosen(figure: Figure, results: Results) -> tuple[list[tuple[str, int, Resu
 
 
 def curve_of(result: Result, name: str) -> Points:
-    """kNN and loss by epoch, the others by step. Empty: the record has none, or none that can be drawn."""
+    """kNN and loss by epoch, the others by step. Empty: the record has none."""
     if name in ("knn", "loss"):
         return [(float(x), float(y)) for x, y in result.record.get(f"{name}_by_epoch", [])]
-    curves: Any = result.record.get("curves")
-    if not isinstance(curves, dict):
-        return []
-    steps, values = curves.get("step"), curves.get(name)
-    if not isinstance(steps, list) or not isinstance(values, list) or len(steps) != len(values):
-        return []
-    return [(float(x), float(y)) for x, y in zip(steps, values, strict=True) if number(x) and number(y)]
+    curves = result.record.get("curves") or {}
+    steps, values = (curves.get(each) or [] for each in ("step", name))
+    return [(float(x), float(y)) for x, y in zip(steps, values, strict=False)]
 
 
 def _sweep(figure: Figure, results: Results) -> Found:
@@ -130,17 +141,15 @@ def _sweep(figure: Figure, results: Results) -> Found:
     if lacking:
         missing.append(f"{figure.x} {', '.join(series.name for series in lacking)}: not run yet")
     for style, measure in enumerate(figure.curves):
-        full: Points = []
-        short: dict[str, Points] = {}
+        full: dict[float, Shown] = {}
+        short: dict[str, dict[float, Shown]] = {}
         for series in figure.series:
             assert series.x is not None
             shown = show(_cell_of(series.config, measure), results)
             if shown.state == "done":
-                full.append((series.x, shown.mean))
-                used += shown.results
+                full[series.x] = shown
             elif shown.state == "short" and not by_epochs:
-                short.setdefault(f"{NAMES[measure]}, {shown.note}", []).append((series.x, shown.mean))
-                used += shown.results
+                short.setdefault(f"{NAMES[measure]}, {shown.note}", {})[series.x] = shown
         if by_epochs:  # a shorter run has its own place on this axis
             other = {each.config.epochs for one in figure.series for each in results.short(one.config)}
             other -= {one.config.epochs for one in figure.series}
@@ -148,37 +157,41 @@ def _sweep(figure: Figure, results: Results) -> Found:
                 config = replace(figure.series[0].config, epochs=epochs)
                 shown = show(_cell_of(config, measure), results)
                 if shown.state == "done":
-                    short.setdefault(f"{NAMES[measure]}, other lengths", []).append((epochs, shown.mean))
-                    used += shown.results
-        panels[""] += [Drawn(NAMES[measure], full, style)] * bool(full)
-        panels[""] += [Drawn(name, points, style, hollow=True) for name, points in short.items()]
-        words += _sweep_words(figure, NAMES[measure], full)
-        words += [
-            f"{_begin(name)}: " + ", ".join(f"{y:.2f} at {x:g}" for x, y in points) + "."
-            for name, points in short.items()
-        ]
+                    short.setdefault(f"{NAMES[measure]}, other lengths", {})[epochs] = shown
+        for name, cells in {NAMES[measure]: full, **short}.items():
+            if not cells:
+                continue
+            points = [(x, shown.mean) for x, shown in cells.items()]
+            told = tuple(f"{shown.ours}, {shown.seeds}" for shown in cells.values())
+            panels[""].append(Drawn(name, points, style, hollow=cells is not full, told=told))
+            words.append(_listed(name, cells))
+            if cells is full and len(full) > 1:
+                words.append(_trend(figure, name, points))
+            used += [result for shown in cells.values() for result in shown.results]
     if len(figure.curves) == 2:
         words += _above(figure, panels[""])
     once = {result.path: result for result in used}
-    return Found(figure, panels, (), tuple(words), tuple(missing), tuple(once.values()))
+    return Found(figure, panels, {}, tuple(words), tuple(missing), tuple(once.values()))
 
 
 def _cell_of(config: TrainConfig, measure: str) -> Cell:
     return Cell("", "", None, measure, config)
 
 
-def _sweep_words(figure: Figure, name: str, points: Points) -> list[str]:
-    if not points:
-        return []
-    told = f"{_begin(name)}: " + ", ".join(f"{y:.2f} at {x:g}" for x, y in points) + "."
-    if len(points) < 2:
-        return [told]
+def _listed(name: str, cells: dict[float, Shown]) -> str:
+    """All points in words; a number of seeds that they share is named once."""
+    even = evenly(cells.values())
+    each = [f"{shown.ours} at {x:g}" + f" ({shown.seeds})" * (not even) for x, shown in cells.items()]
+    return f"{_begin(name)}: {', '.join(each)}" + f"; {even}" * bool(even) + "."
+
+
+def _trend(figure: Figure, name: str, points: Points) -> str:
     best, last = max(points, key=lambda point: point[1]), points[-1]
     what = "number of epochs" if figure.x == "epochs" else figure.x
     text = f"The best {what} by {name} is {best[0]:g} ({best[1]:.2f}), of {len(points)} run"
     text += ", the largest" if best == last else f"; {last[0]:g}, the largest, is lower by {best[1] - last[1]:.2f}"
     falls = [f"from {a[0]:g} to {b[0]:g}" for a, b in pairwise(points) if b[1] < a[1]]
-    return [told, text + (f". It falls {', '.join(falls)}." if falls else ". It never falls.")]
+    return text + (f". It falls {', '.join(falls)}." if falls else ". It never falls.")
 
 
 def _begin(name: str) -> str:
@@ -234,8 +247,13 @@ def _course(curve: str, values: list[float]) -> str:
 def _zero(curve: str, line: Drawn) -> str:
     if curve != "loss":
         return ""
-    below = next((x for x, y in line.points if y < 0), None)
-    return " and never goes below zero" if below is None else f" and is below zero from epoch {below:g} on"
+    below = [y < 0 for _, y in line.points]
+    if not any(below):
+        return " and never goes below zero"
+    if not below[-1]:
+        return f" and is below zero at {sum(below)} of {len(below)} points, not at the last"
+    since = max((place for place, is_below in enumerate(below) if not is_below), default=-1) + 1
+    return f" and is below zero from epoch {line.points[since][0]:g} on"
 
 
 def _cloud(name: str, found: dict[str, Any] | None) -> Cloud | None:

@@ -5,45 +5,27 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from aag.paper import Figure, Result, Table
+from aag.paper import PAPER, Figure, Result, Table
 from aag.report import charts
-from aag.report.content import (
-    CLOSE,
-    ELSEWHERE,
-    QUOTED,
-    Shown,
-    ShownTable,
-    figures,
-    label,
-    open_points,
-    show_tables,
-    summary,
-)
-from aag.report.findings import NAMES, Found, find_in
+from aag.report.cells import CLOSE, ELSEWHERE, QUOTED, Shown, ShownTable, label, seeds, signed
+from aag.report.content import ADDED, Content, Point
+from aag.report.findings import NAMES, Found
 from aag.report.protocol import origin, protocols
-from aag.report.records import link, results_of, write_text
-from aag.report.views import view_table
+from aag.report.records import link
+from aag.report.views import scrolling, view_table
 
 TITLE = "AAG: the paper's tables and figures, ours beside theirs"
 # Whatever a record holds, the browser loads nothing from elsewhere and runs nothing.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def write_page(results_folder: Path, out: Path) -> Path:
-    """Writes the page, with links to the records from where it lies."""
-    return write_text(out, Page(results_folder, out).html())
-
-
 class Page:
-    def __init__(self, folder: Path, out: Path) -> None:
-        self.out = out
-        self.results = results_of(folder)
-        self.tables = show_tables(self.results)
-        self.figures = [find_in(figure, self.results) for figure in figures()]
+    def __init__(self, content: Content, out: Path) -> None:
+        self.content, self.out = content, out
 
     def html(self) -> str:
         style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
-        sections = [*map(self._table, self.tables), *map(self._figure, self.figures), self._records()]
+        sections = [*map(self._table, self.content.tables), *map(self._figure, self.content.figures), self._records()]
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -57,37 +39,20 @@ class Page:
     # --- the top ----------------------------------------------------------------------------------------------------
 
     def _head(self) -> str:
-        parts: list[Table | Figure] = [*(each.table for each in self.tables), *(each.figure for each in self.figures)]
-        links = "".join(f"<li>{_anchor(part)}</li>" for part in parts) + '<li><a href="#records">Records</a></li>'
+        links = (
+            "".join(f"<li>{_anchor(part)}</li>" for part in PAPER.values()) + '<li><a href="#records">Records</a></li>'
+        )
         return (
             f"<header><h1>{escape(TITLE)}</h1>"
             '<p class="lead">Every table and figure of <cite>AAG: Self-Supervised Representation Learning by Auxiliary '
             "Augmentation with GNT-Xent Loss</cite> (Tu, Feng, Yang; 2021) with the number we measured beside the "
             "paper's, in percent.</p>"
-            f'<p class="sum">{escape(summary(self.tables))}</p>'
+            f'<p class="sum">{escape(self.content.summary)}</p>'
             f'<nav aria-label="Tables and figures"><ul>{links}</ul></nav></header>'
         )
 
     def _state(self) -> str:
-        lists = {
-            "Reproduced": [f"{_anchor(one.table)}: {escape(one.close_words)}" for one in self.tables if one.close],
-            f"Run, and more than {CLOSE} below the paper": [
-                f"{_anchor(one.table)}, {escape(shown.name)}: {shown.mean:.2f} against {shown.paper} "
-                f"{_difference(shown)} {self._links(shown)}"
-                for one in self.tables
-                for shown in one.below
-            ],
-            "Not run yet": [
-                *(f"{_anchor(one.table)}: {escape(one.open_words)}" for one in self.tables if one.open),
-                *(f"{_anchor(one.figure)}: {_text(one.missing)}" for one in self.figures if one.missing),
-            ],
-            "Could not be reproduced": [f"{escape(what)}: {escape(why)}." for what, why in open_points(self.tables)],
-        }
-        if whole := [one.figure for one in self.figures if one.results and not one.missing]:
-            lists["Reproduced"].append(
-                ", ".join(map(_anchor, whole))
-                + ": drawn from our runs; what they show stands beside what the paper says"
-            )
+        lists = {head: [self._point(each) for each in points] for head, points in self.content.state().items()}
         told = "".join(f"<div><h3>{escape(head)}</h3>{_list(items)}</div>" for head, items in lists.items())
         return (
             f'<section id="state"><h2>What is reproduced, and what is not</h2><div class="lists">{told}</div>'
@@ -98,8 +63,14 @@ class Page:
             f'<span class="diff down">▼ below by more</span>. Under it the paper\'s number: {QUOTED} is one that the '
             f"paper took from earlier work, {ELSEWHERE} one that is shown for comparison and not reproduced here. A "
             "short version has fewer epochs than the cell asks for and is not compared. A stale record is of settings "
-            "that its recipe no longer has; its number is not shown.</p></section>"
+            f"that its recipe no longer has; its number is not shown. {ADDED}</p></section>"
         )
+
+    def _point(self, point: Point) -> str:
+        name = ", ".join([*map(_anchor, point.of), *([escape(point.name)] if point.name else [])])
+        if cell := point.cell:
+            return f"{name}: {cell.ours} against {cell.paper} {_difference(cell)} {self._links(cell, counted=True)}"
+        return f"{name}: {escape(point.text)}"
 
     # --- a table ----------------------------------------------------------------------------------------------------
 
@@ -110,23 +81,20 @@ class Page:
             first = row[0].cell
             tag = ' <span class="tag">quoted</span>' * first.quoted
             tag += f' <span class="tag">not ours {ELSEWHERE}</span>' * bool(first.elsewhere)
-            rows.append(f'<tr><th scope="row">{escape(first.row)}{tag}</th>{"".join(map(self._cell, row))}</tr>')
+            cells = "".join(self._cell(each, counted=not shown.even) for each in row)
+            rows.append(f'<tr><th scope="row">{escape(first.row)}{tag}</th>{cells}</tr>')
         notes = {f"{each.cell.row}: {each.cell.elsewhere}" for each in shown.where("elsewhere")}
         notes_html = "".join(f"<p class='protocol'>{ELSEWHERE} {escape(note)}.</p>" for note in sorted(notes))
-        used = [result for each in shown.cells for result in each.results]
-        measures = dict.fromkeys(each.cell.measure for each in shown.wanted)
-        hint = ' <span class="hint">Scroll sideways for more.</span>' * (len(table.columns) > 2)  # on a phone
         order = f"<p>{escape(shown.order)}</p>" if shown.order else ""
+        caption = f"{label(table)}: {escape(shown.tally)}."
         return (
             f'<section id="{table.id}"><h2><small>{label(table)}</small>{escape(table.title)}</h2>'
             f"<p>{escape(table.shows)}</p>"
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{label(table)}"><table>'
-            f"<caption><span>{label(table)}: {escape(shown.tally)}.{hint}</span></caption>"
-            f"<thead>{_heads(table.columns)}</thead><tbody>{''.join(rows)}</tbody></table></div>"
-            f"{order}{notes_html}{_protocol(measures, used)}{_missing_command(table, shown)}</section>"
+            f"{scrolling(label(table), caption, _heads(table.columns), rows, wide=len(table.columns) > 2)}"
+            f"{order}{notes_html}{_protocol(shown.measures, shown.results)}{_missing_command(table, shown)}</section>"
         )
 
-    def _cell(self, shown: Shown) -> str:
+    def _cell(self, shown: Shown, counted: bool) -> str:
         cell, parts = shown.cell, []
         if shown.state == "empty":
             return '<td class="empty"><span class="soft">–</span></td>'
@@ -139,16 +107,18 @@ class Page:
         who = "" if shown.state == "elsewhere" else "paper "
         parts.append(f'<span class="row">{who}{shown.paper}</span>')
         if shown.results:
-            parts.append(f'<span class="row">{self._links(shown)}</span>')
+            parts.append(f'<span class="row">{self._links(shown, counted)}</span>')
         for result in shown.stale:
             parts.append(f'<span class="row stale">stale: {self._link(result, "record", cell.row)}</span>')
         return f'<td class="{shown.state}">{"".join(parts)}</td>'
 
-    def _links(self, shown: Shown) -> str:
+    def _links(self, shown: Shown, counted: bool) -> str:
+        """To the records; `counted`: with the number of seeds, which a table names once where it is that of all."""
         if len(shown.results) == 1:
-            return self._link(shown.results[0], "record", f"{shown.cell.row}, {shown.cell.column}")
+            told = f"{shown.seeds}: " * (counted and bool(shown.values))
+            return told + self._link(shown.results[0], "record", shown.name)
         each = [self._link(result, str(result.config.seed), f"seed {result.config.seed}") for result in shown.results]
-        return f"{len(each)} seeds: {' '.join(each)}"
+        return f"{seeds(len(each))}: {' '.join(each)}"
 
     def _link(self, result: Result, text: str, of: str = "") -> str:
         told = f' aria-label="{escape(f"record of {of}")}"' if of else ""
@@ -162,14 +132,14 @@ class Page:
         ours = _list(map(escape, found.words)) if found.words else "<p>Nothing to compare yet.</p>"
         beside = f"<div><h3>Ours</h3>{ours}{gaps}</div>" if figure.kind != "views" else ""
         links = ", ".join(self._link(result, result.name) for result in found.results)
-        from_records = f'<p class="protocol">Drawn from {links}.</p>' if links else ""
-        measured = figure.curves if figure.kind == "sweep" else [name for name in figure.curves if name == "knn"]
+        which = f" ({found.seeds})" * bool(found.seeds)
+        from_records = f'<p class="protocol">Drawn from {links}{which}.</p>' if links else ""
         alone = ' class="duo"' * (figure.kind == "sweep")  # a single chart leaves room beside it
         return (
             f'<section id="{figure.id}"><h2><small>{label(figure)}</small>{escape(figure.title)}</h2>'
             f"<p>{escape(figure.shows)}</p><div{alone}><figure>{self._panels(found)}</figure>"
             f'<div class="beside"><div><h3>The paper</h3><p>{escape(figure.behaviour)}</p></div>{beside}</div></div>'
-            f"{_protocol(measured, found.results)}{from_records}</section>"
+            f"{_protocol(found.measures, found.results)}{from_records}</section>"
         )
 
     def _panels(self, found: Found) -> str:
@@ -185,13 +155,13 @@ class Page:
         panels = []
         if figure.kind == "tsne":
             for series in figure.series:
-                cloud = next((each for each in found.clouds if f"{each.name} ".startswith(f"{series.name} ")), None)
+                cloud = found.clouds.get(series.config.run_name())
                 title = f"t-SNE of {series.name}"
                 chart = charts.scatter(cloud, title=title) if cloud else charts.nothing(title, "no t-SNE recorded")
                 panels.append(
                     f'<div class="panel"><h3>{escape(cloud.name if cloud else series.name)}</h3>{chart}</div>'
                 )
-            legend = charts.class_legend(found.clouds[0].classes) if found.clouds else ""
+            legend = charts.class_legend(next(iter(found.clouds.values())).classes) if found.clouds else ""
             return f'<div class="panels">{"".join(panels)}</div>{legend}'
         by = "epoch" if figure.kind == "epochs" else "step"
         for curve, lines in found.panels.items():
@@ -209,29 +179,19 @@ class Page:
     # --- where it comes from ----------------------------------------------------------------------------------------
 
     def _records(self) -> str:
-        results = self.used()
+        results = self.content.used
         heads = ["record", *origin(results[0])] if results else []
         rows = []
         for result in results:
             cells = "".join(f"<td>{escape(text)}</td>" for text in origin(result).values())
             rows.append(f'<tr><th scope="row" class="wide">{self._link(result, result.name)}</th>{cells}</tr>')
         head = "".join(f'<th scope="col">{escape(one)}</th>' for one in heads)
-        table = (
-            '<div class="scroll" tabindex="0" role="region" aria-label="Records used"><table class="list">'
-            f"<caption><span>The {len(results)} records that this page shows</span></caption>"
-            f"<thead><tr>{head}</tr></thead>"
-            f"<tbody>{''.join(rows)}</tbody></table></div>"
-        )
-        broken = [f"{path.name}: {why}" for path, why in sorted(self.results.damaged.items())]
+        caption = f"The {len(results)} records that this page shows."
+        table = scrolling("Records used", caption, f"<tr>{head}</tr>", rows, kind="list")
+        broken = [f"{path.name}: {why}" for path, why in self.content.damaged]
         damaged = f"<h3>Files that are no records</h3>{_list(map(escape, broken))}" if broken else ""
         shown = table if results else "<p>None yet.</p>"
         return f'<section id="records"><h2>Records: where the numbers come from</h2>{shown}{damaged}</section>'
-
-    def used(self) -> list[Result]:
-        """All that the page shows a number or a curve of."""
-        cells = (result for table in self.tables for shown in table.cells for result in shown.results)
-        drawn = (result for found in self.figures for result in found.results)
-        return sorted({result.path: result for result in (*cells, *drawn)}.values(), key=lambda each: each.path.name)
 
 
 def _heads(columns: tuple[str, ...]) -> str:
@@ -253,10 +213,6 @@ def _difference(shown: Shown) -> str:
     return f'<span class="diff {kind}">{mark} {signed(difference)}</span>'
 
 
-def signed(difference: float) -> str:
-    return f"{difference:+.2f}".replace("-", "−")
-
-
 def _protocol(measures: Iterable[str], results: Iterable[Result]) -> str:
     return "".join(f'<p class="protocol">{escape(said)}</p>' for said in protocols(measures, results))
 
@@ -269,10 +225,6 @@ def _missing_command(table: Table, shown: ShownTable) -> str:
 
 def _anchor(part: Table | Figure) -> str:
     return f'<a href="#{part.id}">{label(part)}</a>'
-
-
-def _text(lines: Iterable[str]) -> str:
-    return escape("; ".join(lines))
 
 
 def _list(items: Iterable[str]) -> str:

@@ -1,19 +1,12 @@
-"""The records of a page, and links to them."""
+"""Links from a page to its records, and how pages are written."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
 
 from aag.errors import AAGError
-from aag.files import write_bytes, writing
-from aag.paper import Results
-
-
-def results_of(folder: Path) -> Results:
-    """All records of the folder, where it is one."""
-    if folder.exists() and not folder.is_dir():
-        raise AAGError(f"{folder} is not a folder of records; give the folder that aag evaluate --record wrote to")
-    return Results(folder)
+from aag.files import replacing, writing
 
 
 def link(target: Path, page: Path) -> str:
@@ -24,10 +17,14 @@ def link(target: Path, page: Path) -> str:
         return target.resolve().as_uri()
 
 
-def write_text(out: Path, text: str) -> Path:
-    if out.is_dir():
-        raise AAGError(f"cannot write {out}: it is a folder; give the name of a file")
-    with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(out, text.encode())
-    return out
+def write_texts(texts: list[tuple[Path, str]]) -> None:
+    """All of them, or none where one cannot be written."""
+    if len({out.resolve() for out, _ in texts}) < len(texts):
+        raise AAGError(f"cannot write {texts[0][0]} twice; give two names")
+    with ExitStack() as last:  # the files take their places when all are written
+        for out, text in texts:
+            if out.is_dir():
+                raise AAGError(f"cannot write {out}: it is a folder; give the name of a file")
+            last.enter_context(writing(out))
+            out.parent.mkdir(parents=True, exist_ok=True)
+            last.enter_context(replacing(out)).write_bytes(text.encode())

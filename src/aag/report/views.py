@@ -36,11 +36,17 @@ def view_table(images: int = 6) -> str:
         ]
         rows.append(f'<tr><th scope="row">{escape(name)}</th>{"".join(cells)}</tr>')
     head = "".join(f'<th scope="col">{one}</th>' for one in heads)
-    caption = "Photographs of the bundled sample of CIFAR-10, and their views in the first epoch with seed 0"
+    caption = "Photographs of the bundled sample of CIFAR-10, and their views in the first epoch with seed 0."
+    return scrolling("Images and their views", caption, f"<tr><td></td>{head}</tr>", rows, kind="views")
+
+
+def scrolling(name: str, caption: str, head: str, rows: list[str], *, kind: str = "cells", wide: bool = True) -> str:
+    """A table of HTML rows in a box of its own; one that is `wide` for a phone says there that it scrolls."""
+    hint = ' <span class="hint">Scroll sideways for more.</span>' * wide
     return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Images and their views"><table class="views">'
-        f"<caption><span>{caption}</span></caption>"
-        f"<thead><tr><td></td>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}">'
+        f'<table class="{kind}"><caption><span>{caption}{hint}</span></caption>'
+        f"<thead>{head}</thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 

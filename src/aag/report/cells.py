@@ -1,0 +1,234 @@
+"""What a page says of a table, whatever it is written in: each cell, the order of the rows, the sums."""
+
+import re
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+from aag.paper import PAPER, Cell, Figure, Result, Results, Table
+
+CLOSE = 0.5  # percentage points below the paper that still count as reproduced
+
+NAMED = 6  # cells that a list still names one by one
+
+QUOTED = "†"  # behind a number that the paper took from earlier work
+ELSEWHERE = "‡"  # behind one that is shown for comparison only
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A cell with what there is of ours: only of a `done` one is the number the paper's to be compared with."""
+
+    cell: Cell
+    state: str  # empty, elsewhere, done, short, unmeasured or missing
+    results: tuple[Result, ...] = ()
+    values: tuple[float, ...] = ()  # one for each result
+    stale: tuple[Result, ...] = ()
+    note: str = ""  # what a short version is of, or what a record lacks
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.values)
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over seeds."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less theirs, both as they are shown."""
+        if self.state != "done" or self.cell.paper is None:
+            return None
+        return round(round(self.mean, 2) - self.cell.paper, 2) + 0.0  # + 0.0: no minus before a zero
+
+    @property
+    def ours(self) -> str:
+        """The mean, and ± the spread where there is one."""
+        return f"{self.mean:.2f}" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
+
+    @property
+    def seeds(self) -> str:
+        return seeds(len(self.values))
+
+    @property
+    def close(self) -> bool:
+        return self.difference is not None and self.difference >= -CLOSE
+
+    @property
+    def name(self) -> str:
+        return f"{self.cell.row}, {self.cell.column}"
+
+    @property
+    def paper(self) -> str:
+        """The paper's number, with its mark."""
+        if self.cell.paper is None:
+            return "–"
+        return f"{self.cell.paper:.1f}{ELSEWHERE if self.cell.elsewhere else QUOTED * self.cell.quoted}"
+
+
+def show(cell: Cell, results: Results) -> Shown:
+    if cell.config is None:
+        return Shown(cell, "elsewhere" if cell.elsewhere else "empty")
+    stale = tuple(results.stale(cell.config))
+    found = results.of(cell.config)
+    if measured := _measured(found, cell.measure):
+        return Shown(cell, "done", *_unzip(measured), stale)
+    shorter = results.short(cell.config)
+    for epochs in sorted({result.config.epochs for result in shorter}, reverse=True):
+        measure, note = _scaled(cell.measure, epochs, cell.config.epochs)
+        if measured := _measured([each for each in shorter if each.config.epochs == epochs], measure):
+            return Shown(cell, "short", *_unzip(measured), stale, note)
+    if found:
+        return Shown(cell, "unmeasured", tuple(found), stale=stale, note=f"recorded without {cell.measure}")
+    return Shown(cell, "missing", stale=stale)
+
+
+def _measured(results: Iterable[Result], measure: str) -> list[tuple[Result, float]]:
+    return [(each, value) for each in results if (value := each.measure(measure)) is not None]
+
+
+def _unzip(measured: list[tuple[Result, float]]) -> tuple[tuple[Result, ...], tuple[float, ...]]:
+    return tuple(result for result, _ in measured), tuple(value for _, value in measured)
+
+
+def _scaled(measure: str, epochs: int, of: int) -> tuple[str, str]:
+    """The measure that a short version has in its place, and what to say of it."""
+    kind, _, at = measure.partition("@")
+    if not at:
+        return measure, f"{epochs} of {of} epochs"
+    place = round(int(at) * epochs / of)
+    return f"{kind}@{place}", f"epoch {place} of {epochs}, not {at} of {of}"
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    table: Table
+    rows: tuple[tuple[Shown, ...], ...]
+
+    @cached_property
+    def cells(self) -> list[Shown]:
+        return [shown for row in self.rows for shown in row]
+
+    @property
+    def wanted(self) -> list[Shown]:
+        """What can be run."""
+        return [shown for shown in self.cells if shown.cell.config]
+
+    @property
+    def measures(self) -> list[str]:
+        return list(dict.fromkeys(shown.cell.measure for shown in self.wanted))
+
+    @property
+    def results(self) -> list[Result]:
+        """The records used."""
+        return [result for shown in self.cells for result in shown.results]
+
+    @property
+    def even(self) -> str:
+        """How many seeds each cell has. Empty: it differs, and every cell says for itself; or there is none."""
+        return evenly(self.cells)
+
+    def where(self, state: str) -> list[Shown]:
+        return [shown for shown in self.cells if shown.state == state]
+
+    @property
+    def below(self) -> list[Shown]:
+        return [shown for shown in self.where("done") if not shown.close]
+
+    @property
+    def close(self) -> list[Shown]:
+        return [shown for shown in self.cells if shown.close]
+
+    @property
+    def close_words(self) -> str:
+        """How many cells are reproduced, and which where that is a short list."""
+        names = [shown.name if len(self.table.columns) > 1 else shown.cell.row for shown in self.close]
+        which = f" ({'; '.join(names)})" if len(names) <= NAMED else ""
+        return f"{len(names)} of {len(self.wanted)} cells{which}"
+
+    @property
+    def open(self) -> list[Shown]:
+        return [shown for shown in self.wanted if shown.state != "done"]
+
+    @property
+    def open_words(self) -> str:
+        text = f"{len(self.open)} of {len(self.wanted)} cells"
+        kinds = {
+            "only in a short version": len(self.where("short")),
+            "recorded without this measure": len(self.where("unmeasured")),
+            "with a stale record only": sum(bool(shown.stale) for shown in self.where("missing")),
+        }
+        return text + "".join(f", {count} {kind}" for kind, count in kinds.items() if count)
+
+    @property
+    def tally(self) -> str:
+        """In words: how much was run, and how it went."""
+        done = len(self.where("done"))
+        text = f"{done} of {len(self.wanted)} cells run"
+        if done:
+            text += f", {len(self.close)} of them within {CLOSE} of the paper or above"
+        if short := len(self.where("short")):
+            text += f"; {short} only in a short version"
+        return text + (f"; {self.even}" if self.even else "")
+
+    @property
+    def order(self) -> str:
+        """Whether the rows of each column stand in the paper's order, of what is run. Empty: nothing to compare.
+
+        kNN is not compared with linear evaluation.
+        """
+        same, turned = 0, []
+        columns = list(zip(*self.rows, strict=True))
+        alike = " of one measure" * any(len({each.cell.measure for each in column}) > 1 for column in columns)
+        for column in columns:
+            done = [shown for shown in column if shown.difference is not None]
+            for a, b in combinations(done, 2):
+                if _paper(a) == _paper(b) or a.cell.measure != b.cell.measure:
+                    continue
+                high, low = (a, b) if _paper(a) > _paper(b) else (b, a)
+                if high.mean > low.mean:
+                    same += 1
+                else:
+                    turned.append(f"{low.cell.row} {low.mean:.2f} ≥ {high.cell.row} {high.mean:.2f} ({a.cell.column})")
+        pairs = same + len(turned)
+        if not pairs:
+            return ""
+        if not turned:
+            return f"The rows{alike} that were run stand in the paper's order."
+        told = f"Of {pairs} pairs of rows{alike} with both cells run, {same} stand in the paper's order."
+        return f"{told} Not so: {'; '.join(turned)}."
+
+
+def seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"
+
+
+def evenly(cells: Iterable[Shown]) -> str:
+    """The number of seeds where all have the same, else nothing."""
+    counts = {len(shown.values) for shown in cells if shown.values}
+    return f"{seeds(counts.pop())} each" if len(counts) == 1 else ""
+
+
+def signed(difference: float) -> str:
+    return f"{difference:+.2f}".replace("-", "−")
+
+
+def _paper(shown: Shown) -> float:
+    assert shown.cell.paper is not None
+    return shown.cell.paper
+
+
+def show_tables(results: Results) -> list[ShownTable]:
+    return [
+        ShownTable(table, tuple(tuple(show(cell, results) for cell in row) for row in table.rows))
+        for table in PAPER.values()
+        if isinstance(table, Table)
+    ]
+
+
+def label(part: Table | Figure) -> str:
+    """table1 → Table 1"""
+    return re.sub(r"^(\w)(\D*)(\d+)$", lambda found: f"{found[1].upper()}{found[2]} {found[3]}", part.id)
