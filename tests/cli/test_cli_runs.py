@@ -105,7 +105,7 @@ def test_a_second_folder_of_the_same_name_is_told_apart(npz, tmp_path):
 
 def test_evaluate_shows_and_saves_numbers_with_their_protocols(trained, tmp_path):
     records = tmp_path / "records"
-    ran = aag_("evaluate", trained.folder, "--linear-epochs", 3, "--device", "cpu", "--record", records)
+    ran = aag_("evaluate", trained.folder, "--device", "cpu", "--record", records)
     assert (ran.code, ran.err) == (0, "")
     saved = json.loads(trained.run.evaluation_file.read_text())
     assert [row["name"] for row in saved["results"]] == ["kNN (embedding)", "kNN (features)", "linear (features)"]
@@ -113,7 +113,7 @@ def test_evaluate_shows_and_saves_numbers_with_their_protocols(trained, tmp_path
         assert row["name"] in ran.out
         assert f"{row['accuracy']:.2f} %" in ran.out
         assert {"layer", "precision", "data", "train", "test", "dimensions"} <= row["protocol"].keys()
-    assert saved["results"][2]["protocol"]["epochs"] == 3
+    assert saved["results"][2]["protocol"]["epochs"] == 50
     assert saved["data"] == str(trained.command[2])
     assert {"torch", "python", "commit", "cpu"} <= saved.keys()
     assert f"{trained.folder.name}, on tiny" in ran.out

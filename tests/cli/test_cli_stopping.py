@@ -88,7 +88,7 @@ def test_a_scheduler_can_stop_a_run_and_evaluate_says_it_is_unfinished(npz, tmp_
     early = aag_("evaluate", "run", "--no-linear")
     assert early.code == 0
     assert "note: run is not finished: this is its encoder after epoch 1 of 3\n" in early.out
-    unrecorded = aag_("evaluate", "run", "--linear-epochs", 1, "--record", "records")
+    unrecorded = aag_("evaluate", "run", "--record", "records")
     assert unrecorded.code == 2
     assert unrecorded.err == "error: run is not finished: run its aag train command again, then record it\n"
     assert not Path("records").exists()
