@@ -135,7 +135,7 @@ def test_the_order_of_the_rows_is_compared(tmp_path):
     write(tmp_path, record(replace(PAPER, auxiliary="none"), 85.0))
     assert order() == "The rows that were run stand in the paper's order."
     write(tmp_path, record(replace(PAPER, auxiliary="basic"), 84.0))
-    assert order().startswith("Of 3 pairs of rows with both cells run, 2 stand in the paper's order. Not so: ")
+    assert order().startswith("Pairs of rows with both cells run: 2 of 3 stand in the paper's order. Not so: ")
     assert "two basic views 85.00 ≥ three basic views 84.00" in order()
 
 
@@ -144,7 +144,7 @@ def test_only_what_is_measured_alike_is_compared(tmp_path):
     assert whole(tmp_path, "table2").order == ""
     write(tmp_path, record(replace(recipe_config("auto", "cifar10", "super-and"), network="resnet18+sobel"), 92.0))
     assert whole(tmp_path, "table2").order == (
-        "Of 1 pairs of rows of one measure with both cells run, 0 stand in the paper's order. "
+        "Pairs of rows of one measure with both cells run: 0 of 1 stand in the paper's order. "
         "Not so: Super-AND (kNN) 92.00 ≥ AAG (kNN) 91.00 (CIFAR-10, ResNet-18)."
     )
     assert "of one measure" not in whole(tmp_path, "table3").order
@@ -201,7 +201,7 @@ def test_a_figure_that_is_drawn_is_not_therefore_reproduced(folder):
 def test_what_is_wrong_with_the_records_is_told(folder, tmp_path):
     told = Content(folder).warnings
     assert len(told) == 3
-    assert told[0].startswith(f"{folder / 'damaged.json'} is damaged and passed over: ")
+    assert told[0].startswith(f"{folder / 'damaged.json'} is passed over: ")
     assert Content(tmp_path).warnings == []
     none = tmp_path / "none"
     assert Content(none).warnings == [f"there is no folder {none}: the page shows nothing of ours"]

@@ -33,7 +33,7 @@ def reproduce(options: Reproduce, console: "Console") -> int:
     if not options.what:
         show(options, results, console)
     for path, why in results.damaged.items():
-        warn(f"{path} is damaged and passed over: {why}")
+        warn(f"{path} is passed over: {why}")
     if not options.what:
         return 0
     if options.plan:

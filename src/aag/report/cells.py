@@ -198,7 +198,7 @@ class ShownTable:
             return ""
         if not turned:
             return f"The rows{alike} that were run stand in the paper's order."
-        told = f"Of {pairs} pairs of rows{alike} with both cells run, {same} stand in the paper's order."
+        told = f"Pairs of rows{alike} with both cells run: {same} of {pairs} stand in the paper's order."
         return f"{told} Not so: {'; '.join(turned)}."
 
 

@@ -55,7 +55,7 @@ class Content:
         folder = self.results.folder
         if not folder.is_dir():
             return [f"there is no folder {folder}: the page shows nothing of ours"]
-        return [f"{path} is damaged and passed over: {why}" for path, why in self.damaged]
+        return [f"{path} is passed over: {why}" for path, why in self.damaged]
 
     def state(self) -> dict[str, list[Point]]:
         """What is reproduced, and what is not: a list under each heading."""
