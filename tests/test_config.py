@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from aag import AAGError
 from aag.cli import train_config
-from aag.config import AUXILIARIES, METHODS, OPERATIONAL, RECIPES, TrainConfig, recipe_config
+from aag.config import AUXILIARIES, METHODS, OPERATIONAL, TrainConfig, recipe_config
+from aag.recipes import RECIPES
 
 # --- recipes ----------------------------------------------------------------------------------------------------------
 

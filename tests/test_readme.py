@@ -10,7 +10,8 @@ import torch
 
 from aag import nets
 from aag.cli import Bench
-from aag.config import LOSSES_OF, METHODS, RECIPES, TrainConfig, recipe_config
+from aag.config import LOSSES_OF, METHODS, TrainConfig, recipe_config
+from aag.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
 PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "docs/methods.md")}

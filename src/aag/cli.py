@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aag import __version__
-from aag.config import RECIPES, TrainConfig, recipe_config
+from aag.config import TrainConfig, recipe_config
 from aag.errors import AAGError, unknown
+from aag.recipes import RECIPES
 
 if TYPE_CHECKING:
     from rich.console import Console

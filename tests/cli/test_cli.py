@@ -12,7 +12,8 @@ from commands import aag_, python_m_aag, refused
 
 import aag
 from aag.cli import COMMANDS, main
-from aag.config import RECIPES, TrainConfig
+from aag.config import TrainConfig
+from aag.recipes import RECIPES
 
 # --- help -------------------------------------------------------------------------------------------------------------
 

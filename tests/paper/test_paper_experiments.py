@@ -6,7 +6,8 @@ import pytest
 
 from aag import AAGError
 from aag.config import recipe_config
-from aag.paper import PAPER, Figure, Table, find, with_epochs
+from aag.paper import PAPER, Figure, Table, with_epochs
+from aag.paper.plan import named
 
 
 def test_there_are_seven_tables_and_six_figures():
@@ -21,7 +22,7 @@ def test_every_run_is_valid_and_named_once_in_its_table():
 
 
 def test_the_main_cell_is_the_recipe():
-    table = find("table1")
+    table = PAPER["table1"]
     assert isinstance(table, Table)
     (cell,) = [cell for cell in table.cells if (cell.row, cell.column) == ("AAG", "CIFAR-10, ResNet-18")]
     assert (cell.paper, cell.measure, cell.quoted) == (88.3, "knn", False)
@@ -35,7 +36,7 @@ def test_an_empty_cell_and_a_number_of_others_have_no_run():
 
 
 def test_the_runs_of_a_sweep_have_their_place():
-    figure = find("figure3")
+    figure = PAPER["figure3"]
     assert isinstance(figure, Figure)
     assert [(series.x, series.config.batch_size) for series in figure.series] == [
         (size, size) for size in (32, 64, 128, 256, 512, 1024)
@@ -44,7 +45,7 @@ def test_the_runs_of_a_sweep_have_their_place():
 
 def test_an_unknown_table_is_told_with_its_near_match():
     with pytest.raises(AAGError, match=r"unknown table or figure 'tabel4'; did you mean .*table4"):
-        find("tabel4")
+        named(["tabel4"])
 
 
 # --- short versions ---------------------------------------------------------------------------------------------------

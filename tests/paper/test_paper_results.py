@@ -146,12 +146,15 @@ def test_the_records_of_this_project_are_whole():
 # --- projections ------------------------------------------------------------------------------------------------------
 
 
+CLOUD: dict[str, Any] = {"x": [1.0, 2.0], "y": [1.0, 2.0], "labels": [0, 1], "classes": ["cat", "dog"]}
+
+
 def test_a_projection_is_found_where_it_is_of_this_run(tmp_path):
     path = tmp_path / "tsne" / f"{CONFIG.run_name()}.json"
     results = Results(tmp_path)
     assert results.projection(CONFIG) is None
     path.parent.mkdir()
-    content = {"settings": CONFIG.identity(), "x": [1.0, 2.0], "y": [1.0, 2.0], "labels": [0, 1]}
+    content = CLOUD | {"settings": CONFIG.identity()}
     write_json(path, content)
     assert results.projection(replace(CONFIG, device="cpu")) == content
     write_json(path, content | {"settings": replace(CONFIG, temperature=0.2).identity()})
@@ -159,7 +162,23 @@ def test_a_projection_is_found_where_it_is_of_this_run(tmp_path):
     assert not results.damaged
 
 
-@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"x": [1], "y": [1, 2], "labels": [1]})])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        *(
+            json.dumps(CLOUD | {"settings": CONFIG.identity()} | damage)
+            for damage in (
+                {"x": [1]},
+                {"x": [1, "2"]},
+                {"y": [1, float("nan")]},
+                {"labels": [0, 2]},
+                {"classes": [1, 2]},
+            )
+        ),
+    ],
+)
 def test_a_damaged_projection_is_told_of(tmp_path, text):
     path = tmp_path / "tsne" / f"{CONFIG.run_name()}.json"
     path.parent.mkdir()

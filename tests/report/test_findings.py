@@ -7,7 +7,8 @@ from itertools import combinations
 import pytest
 from synthetic import PAPER, curves, record, write, write_projection
 
-from aag.paper import Figure, Results, find
+from aag.paper import PAPER as PARTS
+from aag.paper import Figure, Results
 from aag.report import charts
 from aag.report.findings import Cloud, Drawn, Found, find_in
 
@@ -15,7 +16,7 @@ NT = replace(PAPER, loss="nt-xent")
 
 
 def found(folder, name: str) -> Found:
-    figure = find(name)
+    figure = PARTS[name]
     assert isinstance(figure, Figure)
     return find_in(figure, Results(folder))
 
@@ -123,7 +124,7 @@ def test_a_large_picture_is_thinned(tmp_path):
 
 
 def test_a_picture_is_that_of_its_run_whatever_its_name(folder):
-    figure = find("figure6")
+    figure = PARTS["figure6"]
     assert isinstance(figure, Figure)
     named = [replace(series, name=name) for series, name in zip(figure.series, ("loss", "loss two"), strict=True)]
     one = find_in(replace(figure, series=tuple(named)), Results(folder))

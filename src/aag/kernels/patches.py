@@ -18,8 +18,8 @@ WIDTH = 32  # 27 values a pixel, filled up with zeros to what a matrix product l
 def patches(images, mean, std, out, height, width, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
     """out [B · H · W, WIDTH] ← for (row, column, channel) around each pixel, the value less mean over std.
 
-    images: [B, 3, H, W], uint8, or float32 where the network sees something made of them. Outside lie zeros, as a
-    convolution's padding has them.
+    images: uint8 [B, 3, H, W]; or float32, which is normalised already. Outside lie zeros, as a convolution's padding
+    has them.
     """
     pixels = height * width
     image = tl.program_id(0).to(tl.int64)
@@ -32,8 +32,7 @@ def patches(images, mean, std, out, height, width, BLOCK: tl.constexpr, WIDTH: t
     at = images + image * 3 * pixels + channel[None, :] * pixels + y * width + x
     value = tl.load(at, mask=inside, other=0).to(tl.float32)
     if images.dtype.element_ty == tl.uint8:
-        value = value / 255
-    value = (value - tl.load(mean + channel)[None, :]) / tl.load(std + channel)[None, :]
+        value = (value / 255 - tl.load(mean + channel)[None, :]) / tl.load(std + channel)[None, :]
     value = tl.where(inside, value, 0.0)
     row = (image * pixels + pixel)[:, None] * WIDTH + k[None, :]
     tl.store(out + row, value.to(out.dtype.element_ty), mask=(pixel < pixels)[:, None])

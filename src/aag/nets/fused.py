@@ -88,12 +88,10 @@ class Fused:
 
     def _neighbourhoods(self, images: Tensor) -> Tensor:
         """uint8 [B, 3, H, W] → [B, WIDTH, H, W], channels last: what the first layer takes."""
-        mean, std = self.encoder.mean, self.encoder.std
-        if self.encoder.spec.sees_edges:
-            images, mean, std = self.encoder.normalise(images), torch.zeros_like(mean), torch.ones_like(std)
-        images = images.contiguous()
+        images = (self.encoder.normalise(images) if self.encoder.spec.sees_edges else images).contiguous()
         b, _, h, w = images.shape
         out = torch.empty(b, WIDTH, h, w, dtype=self.dtype, device=images.device, memory_format=CHANNELS_LAST)
+        mean, std = self.encoder.mean, self.encoder.std
         launch(patches, (b, -(-h * w // 128)), images, mean, std, out, h, w, BLOCK=128, WIDTH=WIDTH, num_warps=4)
         return out
 

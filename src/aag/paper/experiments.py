@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aag.config import TrainConfig, recipe_config
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError
 
 EMPTY = "–"  # a cell that the paper leaves so
 
@@ -119,12 +119,6 @@ def _read() -> dict[str, Table | Figure]:
 
 
 PAPER: dict[str, Table | Figure] = _read()
-
-
-def find(name: str) -> Table | Figure:
-    if name not in PAPER:
-        raise unknown("table or figure", name, PAPER)
-    return PAPER[name]
 
 
 def with_epochs(config: TrainConfig, scale: float) -> TrainConfig:

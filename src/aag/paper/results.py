@@ -118,8 +118,11 @@ class Results:
         path = self.folder / "tsne" / f"{config.run_name()}.json"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            if not len(found["x"]) == len(found["y"]) == len(found["labels"]) > 0:
-                raise ValueError("x, y and labels differ in length")
+            x, y, labels = found["x"], found["y"], found["labels"]
+            _need(len(x) == len(y) == len(labels) > 0, "x, y and labels differ in length")
+            _need(all(map(number, (*x, *y))), "a point is not a pair of numbers")
+            _need(all(isinstance(each, str) for each in found["classes"]), "a class has no name")
+            _need(set(labels) <= set(range(len(found["classes"]))), "a label is of no class")
             same = TrainConfig.from_json(found["settings"]).identity() == config.identity()
             return found if same else None
         except FileNotFoundError:

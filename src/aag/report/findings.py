@@ -7,7 +7,6 @@ from typing import Any
 
 from aag.config import TrainConfig
 from aag.paper import Cell, Figure, Result, Results
-from aag.paper.results import number
 from aag.report.cells import Shown, evenly, show
 
 Points = list[tuple[float, float]]
@@ -73,8 +72,8 @@ def find_in(figure: Figure, results: Results) -> Found:
     if figure.kind == "tsne":
         clouds, used = {}, []
         for name, place, result in chosen:
-            if cloud := _cloud(name, results.projection(result.config)):
-                clouds[figure.series[place].config.run_name()] = cloud
+            if found := results.projection(result.config):
+                clouds[figure.series[place].config.run_name()] = _cloud(name, found)
                 used.append(result)
             else:
                 missing.append(f"{name}: no t-SNE of its embeddings is recorded")
@@ -216,9 +215,8 @@ def _above(figure: Figure, lines: list[Drawn]) -> list[str]:
 def _curve_words(curve: str, lines: list[Drawn]) -> str:
     """One sentence on a panel: each line, then how the second lies to the first."""
     told = [f"{line.name} {_course(curve, [y for _, y in line.points])}{_zero(curve, line)}" for line in lines]
-    if (
-        len(lines) == 2 and curve != "loss"
-    ):  # the two losses differ by what they leave out: which is higher says nothing
+    # The two losses differ by what they leave out: which is higher says nothing.
+    if len(lines) == 2 and curve != "loss":
         before, after = (dict(line.points) for line in lines)
         both = [x for x in before if x in after and x > 0]
         above = sum(after[x] > before[x] for x in both)
@@ -256,19 +254,12 @@ def _zero(curve: str, line: Drawn) -> str:
     return f" and is below zero from epoch {line.points[since][0]:g} on"
 
 
-def _cloud(name: str, found: dict[str, Any] | None) -> Cloud | None:
-    """A t-SNE as recorded. None: there is none that can be drawn."""
-    try:
-        assert found
-        points = [(float(x), float(y)) for x, y in zip(found["x"], found["y"], strict=True)]
-        labels, classes = [int(label) for label in found["labels"]], [str(one) for one in found["classes"]]
-    except (AssertionError, ValueError, KeyError, TypeError):
-        return None
-    fit = len(points) == len(labels) and labels and min(labels) >= 0 and max(labels) < len(classes)
-    if not fit or not all(number(x) and number(y) for x, y in points):
-        return None
+def _cloud(name: str, found: dict[str, Any]) -> Cloud:
+    """A t-SNE as recorded, thinned."""
+    points = [(float(x), float(y)) for x, y in zip(found["x"], found["y"], strict=True)]
     step = -(-len(points) // MOST)
-    return Cloud(name, points[::step], labels[::step], classes, len(points) - len(points[::step]))
+    shown = points[::step]
+    return Cloud(name, shown, found["labels"][::step], found["classes"], len(points) - len(shown))
 
 
 def _neighbours(cloud: Cloud) -> str:

@@ -51,13 +51,12 @@ def _words(kind: str, rows: list[dict[str, Any]]) -> str:
 
 def origin(result: Result) -> dict[str, str]:
     """A row of the list of records: where and with what a run was made. Of several sessions, all that differ."""
-    sessions = result.record.get("sessions") or [{}]
+    sessions, seconds = result.record["sessions"], result.record["seconds"]
 
     def told(*names: str) -> str:
         return ", ".join(dict.fromkeys(str(one[name]) for one in sessions for name in names if one.get(name))) or "–"
 
-    seconds = result.record.get("seconds")
-    minutes = f"{seconds / 60:.1f} min" if isinstance(seconds, int | float) else "–"
+    minutes = "–" if seconds is None else f"{seconds / 60:.1f} min"
     gpus = dict.fromkeys(str(one.get("gpu") or one.get("cpu") or "–") for one in sessions)
     versions = [f"{name} {told(key)}" for name, key in (("torch", "torch"), ("CUDA", "cuda"), ("Python", "python"))]
     return {
