@@ -1,28 +1,42 @@
 """Tables of runs: each record in its row, beside the published number of the same settings and no other."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import run_tables
-from aag.config import METHODS, recipe_config
+from aag.config import METHODS, TrainConfig, recipe_config
+from aag.paper import Results
 
 
-def record(method: str, *, knn: float = 80.0, **changes: Any) -> dict[str, Any]:
-    settings = recipe_config("auto", "cifar10", method).identity() | changes
-    return {
-        "name": f"{method}-{len(changes)}",
-        "settings": settings,
-        "knn": {"last": knn},
-        "evaluation": [{"accuracy": 81.0, "protocol": {"evaluation": "linear"}}],
-        "seconds": 125.0,
-        "views_per_second": 1000.0,
-        "sessions": [{"gpu": "NVIDIA H200", "cpu": ""}],
-    }
+def run(method: str, **changes: Any) -> TrainConfig:
+    return replace(recipe_config("auto", "cifar10", method), **changes)
+
+
+def results(folder: Path, *runs: tuple[TrainConfig, float | None]) -> Results:
+    """A folder of records: runs, and what kNN found of them."""
+    for config, knn in runs:
+        record = {
+            "name": config.run_name(),
+            "settings": config.identity(),
+            "knn": {"last": knn},
+            "evaluation": [{"accuracy": 81.0, "protocol": {"evaluation": "linear"}}],
+            "knn_by_epoch": [],
+            "seconds": 125.0,
+            "views_per_second": 1000.0,
+            "sessions": [{"gpu": "NVIDIA H200", "cpu": ""}],
+        }
+        (folder / f"{config.run_name()}.json").write_text(json.dumps(record))
+    found = Results(folder)
+    assert (len(found.all), found.damaged) == (len(runs), {})
+    return found
 
 
 def theirs(method: str, **changes: Any) -> float | None:
-    found = run_tables.published(record(method, **changes)["settings"])
+    found = run_tables.published(run(method, **changes))
     return found and found.accuracy
 
 
@@ -47,14 +61,15 @@ def test_options_are_as_one_types_them() -> None:
     assert run_tables.options(settings) == ["`--symmetric`", "`--no-flip`", "`--decay-at 0.5 0.9`", "`--norm-images 0`"]
 
 
-def test_the_methods_table_has_a_row_for_every_run_and_every_published_number() -> None:
+def test_the_methods_table_has_a_row_for_every_run_and_every_published_number(tmp_path: Path) -> None:
     bench = {"rows": [{"method": "isif", "view_over_plain": 1.0}, {"method": "moco", "view_over_plain": 0.756}]}
-    records = [
-        record("moco", knn=82.0),
-        record("moco", knn=70.5, epochs=20, norm_images=0, seed=1),
-        record("and", knn=None, data="svhn"),
-    ]
-    lines = run_tables.methods_table(bench, records).splitlines()
+    found = results(
+        tmp_path,
+        (run("moco"), 82.0),
+        (run("moco", epochs=20, norm_images=0, seed=1), 70.5),
+        (run("and", data="svhn"), None),
+    )
+    lines = run_tables.methods_table(bench, found).splitlines()
     assert len({line.count("|") for line in lines}) == 1
     assert len(lines) == 2 + len(run_tables.THEIRS) + 1
     first, second, third = (
@@ -63,8 +78,8 @@ def test_the_methods_table_has_a_row_for_every_run_and_every_published_number() 
     assert first[2:5] == ["2", "47.1 MB: key encoder, queue", "0.76 ×"]
     assert first[5:8] == [
         "200 epochs; 2 min 05 s on one NVIDIA H200",
-        "[82.00](../results/moco-0.json)",
-        "[81.00](../results/moco-0.json)",
+        "[82.00](../results/cifar10-resnet18-moco-seed0.json)",
+        "[81.00](../results/cifar10-resnet18-moco-seed0.json)",
     ]
     assert first[8] == "kNN 82.6 (its authors' demo) |"
     assert second[5:] == ["`--symmetric`, 200 epochs: not run yet", "–", "–", "kNN 85.3 (its authors' demo) |"]
@@ -73,20 +88,45 @@ def test_the_methods_table_has_a_row_for_every_run_and_every_published_number() 
     assert all("not run yet" in line for line in lines[2:] if "moco" not in line)
 
 
-def test_without_a_benchmark_the_costs_are_open() -> None:
-    table = run_tables.methods_table(None, [])
+def test_what_the_reproduction_page_shows_is_not_told_again(tmp_path: Path) -> None:
+    ablation, own = run("aag", auxiliary="none", seed=2), run("aag", auxiliary_crop="padded")
+    table = run_tables.methods_table(None, results(tmp_path, (ablation, 85.0), (own, 86.0)))
+    assert "--auxiliary none" not in table
+    assert "`--auxiliary-crop padded`, 200 epochs" in table
+
+
+def test_without_a_benchmark_the_costs_are_open(tmp_path: Path) -> None:
+    table = run_tables.methods_table(None, results(tmp_path))
     assert "×" not in table
     assert table.count("not run yet") == len(run_tables.THEIRS)
 
 
-def test_the_readme_names_the_method_and_its_own_number() -> None:
-    demo = record("moco") | {"settings": recipe_config("demo", "sample", "moco").identity()}
-    table = run_tables.results_table([record("simclr"), demo, record("amdim", knn=None)])
-    assert "| [cifar10, resnet18, `simclr`](results/simclr-0.json) | 200 | **80.00** | 82.3 | 81.00 |" in table
-    assert "[sample, resnet18, `demo`, `--method moco`]" in table
-    assert "| [cifar10, amdim, `amdim`](results/amdim-0.json) | 300 | – | – | 81.00 |" in table
-
-
-def test_only_the_papers_numbers_stand_under_paper() -> None:
-    rows = run_tables.results_table([record("isif"), record("moco")]).splitlines()[2:]
-    assert [row.split(" | ")[3] for row in rows] == ["83.6", "–"]
+def test_the_readme_has_each_recipe_beside_its_own_number(tmp_path: Path) -> None:
+    found = results(
+        tmp_path,
+        (run("simclr"), 80.0),
+        (run("aag"), 88.0),
+        (run("aag", seed=1), 89.0),
+        (run("aag", network="alexnet"), 74.0),
+        (run("aag", loss="nt-xent"), 87.0),  # not the recipe's own
+        (run("aag", epochs=100), 86.0),
+        (recipe_config("demo", "sample", "moco"), 30.0),
+        (run("amdim"), None),
+    )
+    rows = [row.split(" | ") for row in run_tables.results_table(found).splitlines()[2:]]
+    assert [row[:3] for row in rows] == [
+        ["| cifar10", "resnet18", "`paper`"],
+        ["| cifar10", "resnet18", "`simclr`"],
+        ["| cifar10", "alexnet", "`paper`"],
+        ["| cifar10", "amdim", "`amdim`"],
+        ["| sample", "resnet18", "`demo`, `--method moco`"],
+    ]
+    assert [row[4:7] for row in rows[:4]] == [
+        ["**88.50 ± 0.71**", "88.3", "81.00 ± 0.00"],
+        ["**80.00**", "82.3", "81.00"],
+        ["**74.00**", "74.9", "81.00"],
+        ["–", "–", "81.00"],
+    ]
+    assert rows[0][9] == (
+        "[0](results/cifar10-resnet18-paper-seed0.json), [1](results/cifar10-resnet18-paper-seed1.json) |"
+    )

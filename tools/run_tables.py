@@ -1,14 +1,16 @@
 """Tables of training runs, ours beside those of papers: the README's results, and the methods' page."""
 
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from aag import methods, nets
 from aag.bench.methods import kept_bytes
-from aag.config import METHODS, recipe_config
-from aag.paper import PAPER, Results, Table
+from aag.config import METHODS, TrainConfig, recipe_config
+from aag.paper import PAPER, Cell, Result, Results, Table
+from aag.report.cells import show
 
 ROOT = Path(__file__).parent.parent
 IMAGES = 50_000  # CIFAR-10's, for training
@@ -66,47 +68,59 @@ ABOUT = {  # its idea, and what the bytes are that it keeps
 }
 
 
-def all_records() -> list[dict[str, Any]]:
+def all_results() -> Results:
     found = Results(ROOT / "results")
     for path, why in found.damaged.items():
         print(f"warning: {path.name} is passed over: {why}", file=sys.stderr)
-    return [result.record for result in found.all]
+    return found
 
 
-def results_table(records: list[dict[str, Any]] | None = None) -> str:
-    """One row for each record of a training run."""
+def results_table(results: Results | None = None) -> str:
+    """Each method by its own recipe, as in Table 1: a row for each set and network, over all seeds."""
+    results = results or all_results()
+    table = PAPER["table1"]
+    assert isinstance(table, Table)
+    numbers = {cell.config.run_name(): cell.paper for cell in table.cells if cell.config}
     rows = []
-    records = all_records() if records is None else records
-    for record in sorted(records, key=lambda record: (-record["settings"]["epochs"], -(record["knn"]["last"] or 0))):
-        settings = record["settings"]
-        told = [settings["data"], settings["network"], f"`{settings['recipe']}`"]
-        if settings["method"] not in ("aag", settings["recipe"]):  # the demo of another method
-            told.append(f"`--method {settings['method']}`")
-        theirs = published(settings)
-        rows.append([
-            f"[{', '.join([*told, *options(differing(settings, 'network'))])}](results/{record['name']}.json)",
-            settings["epochs"],
-            f"**{record['knn']['last']:.2f}**" if record["knn"]["last"] else NONE,
-            theirs.accuracy if theirs and theirs.measure == "kNN" and theirs.note != DEMO else NONE,
-            linear(record),
-            duration(record),
-            f"{record['views_per_second']:,.0f}",
-            settings["seed"],
-        ])  # fmt: skip
-    head = ["run", "epochs", "kNN", "paper", "linear", "training", "views a second", "seed"]
-    return markdown(head, rows, left=len(head))
+    for config in _seedless(results.all):
+        if config.epochs != recipe(config).epochs or differing(config, "network"):
+            continue
+        runs = results.of(config)
+        knn, probe = (show(Cell("", "", None, measure, config), results) for measure in ("knn", "linear"))
+        demo_of = f", `--method {config.method}`" * (config.method not in ("aag", config.recipe))
+        row = [
+            config.data,
+            config.network,
+            f"`{config.recipe}`{demo_of}",
+            config.epochs,
+            f"**{knn.ours}**" if knn.values else NONE,
+            numbers.get(config.run_name()) or NONE,
+            probe.ours if probe.values else NONE,
+            duration(runs[0]),
+            f"{runs[0].record['views_per_second']:,.0f}",
+            ", ".join(f"[{run.config.seed}](results/{run.name}.json)" for run in runs),
+        ]
+        rows.append(((config.data, config.network != "resnet18", config.network, -max(knn.values, default=0)), row))
+    head = ["data", "network", "recipe", "epochs", "kNN", "paper", "linear", "training", "views a second", "seeds"]
+    return markdown(head, [row for _, row in sorted(rows, key=lambda each: each[0])], left=3)
 
 
-def methods_table(bench: dict[str, Any] | None, records: list[dict[str, Any]] | None = None) -> str:
+def _seedless(results: list[Result]) -> list[TrainConfig]:
+    """Their settings, each once, with seed 0."""
+    configs = [replace(result.config, seed=0) for result in results]
+    return list({config.run_name(): config for config in configs}.values())
+
+
+def methods_table(bench: dict[str, Any] | None, results: Results | None = None) -> str:
     """Each method with its runs on CIFAR-10: ours, and those that only others have made.
 
     `bench` is the methods' section of a benchmark.
     """
-    records = [r for r in (all_records() if records is None else records) if r["settings"]["data"] == "cifar10"]
+    found = [each for each in (results or all_results()).all if each.config.data == "cifar10"]
     costs = {row["method"]: row.get("view_over_plain") for row in bench["rows"]} if bench else {}
     rows = []
     for method in METHODS:
-        runs = _runs(method, [record for record in records if record["settings"]["method"] == method])
+        runs = _runs(method, [result for result in found if result.config.method == method])
         cost = costs.get(method)
         about = [f"[`{method}`](#{method})", ABOUT[method][0], *_size(method), f"{cost:.2f} ×" if cost else NONE]
         rows += [[*(about if run is runs[0] else [""] * len(about)), *run] for run in runs]
@@ -114,51 +128,58 @@ def methods_table(bench: dict[str, Any] | None, records: list[dict[str, Any]] | 
     return markdown(head, rows, left=2)
 
 
-def _runs(method: str, records: list[dict[str, Any]]) -> list[list[str]]:
-    """Cells from the run on, by published numbers, then the rest."""
+def _runs(method: str, results: list[Result]) -> list[list[str]]:
+    """Cells from the run on: by published numbers, then what no table or figure of the paper has."""
     own = recipe_config("auto", "cifar10", method)
     found = []
     for theirs in (each for each in THEIRS if each.method == method):
         note = f" ({theirs.note})" if theirs.note else ""
         beside = f"{theirs.measure} {theirs.accuracy}{note}"
-        same = [record for record in records if published(record["settings"]) == theirs]
-        found += [_run(record, beside) for record in sorted(same, key=_order)]
+        same = [result for result in results if published(result.config) == theirs]
+        found += [_run(result, beside) for result in sorted(same, key=_order)]
         if not same:
             told = ", ".join([*options(theirs.settings), f"{own.epochs} epochs"])
             found.append([f"{told}: not run yet", NONE, NONE, beside])
-    others = [record for record in records if published(record["settings"]) is None]
-    return found + [_run(record, NONE) for record in sorted(others, key=_order)]
+    in_paper = {config.run_name() for part in PAPER.values() for config in part.configs}
+    others = [
+        result
+        for result in results
+        if published(result.config) is None and replace(result.config, seed=0).run_name() not in in_paper
+    ]
+    return found + [_run(result, NONE) for result in sorted(others, key=_order)]
 
 
-def _run(record: dict[str, Any], beside: str) -> list[str]:
-    settings = record["settings"]
-    told = [*options(differing(settings)), f"{settings['epochs']} epochs"]
-    told += [f"seed {settings['seed']}"] * (settings["seed"] != 0)
-    knn, probe = f"{record['knn']['last']:.2f}" if record["knn"]["last"] else NONE, linear(record)
-    linked = [f"[{number}](../results/{record['name']}.json)" if number != NONE else NONE for number in (knn, probe)]
-    return [f"{', '.join(told)}; {duration(record)}", *linked, beside]
+def _run(result: Result, beside: str) -> list[str]:
+    config = result.config
+    told = [*options(differing(config)), f"{config.epochs} epochs"]
+    told += [f"seed {config.seed}"] * (config.seed != 0)
+    values = [result.measure(measure) for measure in ("knn", "linear")]
+    linked = [f"[{value:.2f}](../results/{result.name}.json)" if value is not None else NONE for value in values]
+    return [f"{', '.join(told)}; {duration(result)}", *linked, beside]
 
 
-def published(settings: dict[str, Any]) -> Theirs | None:
+def published(config: TrainConfig) -> Theirs | None:
     """The number that a run with these settings is to be compared with."""
-    if settings["data"] != "cifar10":
+    own = recipe_config("auto", "cifar10", config.method)
+    if any(getattr(config, name) != getattr(own, name) for name in ("data", "recipe", "network", "epochs")):
         return None
-    own = recipe_config("auto", "cifar10", settings["method"])
-    if any(settings[name] != getattr(own, name) for name in ("recipe", "network", "epochs")):
-        return None
-    changed = differing(settings)
+    changed = differing(config)
     for theirs in THEIRS:
         held = {name: changed[name] for name in theirs.settings if name in changed} if theirs.open else changed
-        if theirs.method == settings["method"] and held == theirs.settings:
+        if theirs.method == config.method and held == theirs.settings:
             return theirs
     return None
 
 
-def differing(settings: dict[str, Any], *told: str) -> dict[str, Any]:
+def recipe(config: TrainConfig) -> TrainConfig:
+    """What it was made from."""
+    return recipe_config(config.recipe, config.data, config.method)
+
+
+def differing(config: TrainConfig, *told: str) -> dict[str, Any]:
     """What differs from the recipe, besides what a row tells anyway."""
-    base = recipe_config(settings["recipe"], settings["data"], settings["method"]).identity()
-    left_out = ("data", "epochs", "seed", *told)
-    return {name: value for name, value in settings.items() if name not in left_out and value != base.get(name)}
+    base, left_out = recipe(config).identity(), ("epochs", "seed", *told)
+    return {name: value for name, value in config.identity().items() if name not in left_out and value != base[name]}
 
 
 def options(settings: dict[str, Any]) -> list[str]:
@@ -172,15 +193,9 @@ def _option(name: str, value: Any) -> str:
     return f"--{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
 
 
-def linear(record: dict[str, Any]) -> str:
-    found = [result for result in record["evaluation"] if result["protocol"]["evaluation"] == "linear"]
-    return f"{found[0]['accuracy']:.2f}" if found else NONE
-
-
-def duration(record: dict[str, Any]) -> str:
-    minutes, seconds = divmod(round(record["seconds"]), 60)
-    session = record["sessions"][-1]
-    return f"{minutes} min {seconds:02d} s on one {session['gpu'] or session['cpu']}"
+def duration(result: Result) -> str:
+    minutes, seconds = divmod(round(result.record["seconds"]), 60)
+    return f"{minutes} min {seconds:02d} s on one {result.gpu or result.record['sessions'][-1]['cpu']}"
 
 
 def markdown(head: list[Any], rows: list[list[Any]], left: int = 1) -> str:
@@ -199,5 +214,5 @@ def _size(method: str) -> tuple[int, str]:
     return len(methods.families(config, "cifar10")), f"{kept / 1e6:.1f} MB: {ABOUT[method][1]}" if kept > 1000 else NONE
 
 
-def _order(record: dict[str, Any]) -> tuple[Any, ...]:
-    return -record["settings"]["epochs"], record["settings"]["seed"], record["name"]
+def _order(result: Result) -> tuple[Any, ...]:
+    return -result.config.epochs, result.config.seed, result.name

@@ -39,7 +39,7 @@ def curves(falling: bool, points: int = 80) -> dict[str, list[float]]:
     """As the two losses have them: GNT-Xent's gradients are constant, NT-Xent's fall."""
     share = [math.exp(-4 * i / points) if falling else 1.0 for i in range(points)]
     found = {"step": [50.0 * (i + 1) for i in range(points)]}
-    found["positive_gradient"] = [10 * each for each in share]
+    found["positive_gradient"] = [-10 * each for each in share]  # it pulls: below zero
     found["negative_gradient"] = [0.039 * each for each in share]
     found["positive_similarity"] = [(0.7 if falling else 0.8) - 0.3 * math.exp(-i / 20) for i in range(points)]
     found["negative_similarity"] = [0.3 * math.exp(-i / (10 + 5 * falling)) for i in range(points)]

@@ -48,7 +48,7 @@ def test_the_sweep_by_epochs(folder):
 def test_gradients_that_are_constant_or_fall(folder):
     positive, negative, similarity, _ = found(folder, "figure4").words
     assert positive == (
-        "∇s⁺: NT-Xent falls from 10 to 0.193; GNT-Xent is constant at 10 (it varies by 0.0 %); "
+        "|∇s⁺|: NT-Xent falls from 10 to 0.193; GNT-Xent is constant at 10 (it varies by 0.0 %); "
         "GNT-Xent is above NT-Xent at 79 of 80 points."
     )
     assert "GNT-Xent is constant" in negative
@@ -68,7 +68,7 @@ def test_records_without_curves_say_so(tmp_path, broken):
     write(tmp_path, record(NT))
     one = found(tmp_path, "figure4")
     assert not any(one.panels.values())
-    assert one.missing == ("∇s⁺, ∇s⁻, s⁺, s⁻: not in the record of NT-Xent and GNT-Xent",)
+    assert one.missing == ("|∇s⁺|, |∇s⁻|, s⁺, s⁻: not in the record of NT-Xent and GNT-Xent",)
     assert one.run
     assert not one.results
 
@@ -167,3 +167,19 @@ def test_a_chart_of_one_point_and_a_chart_of_none():
     assert "a&lt;b, x 128: 88.00" in one
     assert "nan" not in one
     assert 'class="nothing"' in charts.line_chart([], title="t", x_label="x", y_label="y")
+
+
+def test_a_beginning_that_would_take_the_picture_is_left_out_and_told() -> None:
+    steep = [(float(x), 0.5 if x == 1 else 0.01 * x / 200) for x in range(1, 201)]
+    drawn = charts.line_chart([Drawn("a<b", steep, 0)], title="t", x_label="x", y_label="y")
+    assert "Begins at 0.5 (a&lt;b), outside the picture." in drawn
+    assert ">0.01</text>" in drawn
+    assert ">0.5</text>" not in drawn
+    assert drawn.count("<svg x=") == 1  # what cuts the line off
+
+
+def test_a_line_that_falls_all_the_way_is_drawn_whole() -> None:
+    falling = [(float(x), 1 / x) for x in range(1, 21)]
+    drawn = charts.line_chart([Drawn("a", falling, 0)], title="t", x_label="x", y_label="y")
+    assert "outside" not in drawn
+    assert "<svg x=" not in drawn

@@ -7,8 +7,9 @@ from html import escape
 from aag.report.findings import Cloud, Drawn
 
 WIDTH, HEIGHT = 360, 250  # near a phone's width, so that text is hardly scaled there
-LEFT, RIGHT, TOP, BOTTOM = 46, 16, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 54, 16, 12, 40
 LINE = 15  # of a name on a chart
+START, SMALL = 0.02, 1 / 3  # if what follows this share of the steps takes less of the range, the picture is of that
 
 # One step of a pen for each class: shapes tell classes apart where colours do not. Round and square are line caps.
 SHAPES = (
@@ -22,9 +23,10 @@ def line_chart(
 ) -> str:
     """Lines over one axis; `marks` puts a point with its number at each value, and the axis' ticks there."""
     xs = [x for line in lines for x, _ in line.points]
-    ys = [y for line in lines for _, y in line.points]
     if not xs:
         return nothing(title, "not run yet")
+    outside = "" if marks else _beginning(lines)
+    ys = [y for line in lines for x, y in line.points if not outside or x > START * max(xs)]
     y_ticks = ticks(min(ys), max(ys), 5)
     low, high = min(y_ticks[0], min(ys)), max(y_ticks[-1], max(ys))
     x_ticks = sorted(set(xs)) if marks else ticks(min(0.0, *xs), max(xs), 5)
@@ -61,6 +63,10 @@ def line_chart(
     parts.append(f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>')
     upright = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(f'<text transform="translate(11 {upright}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>')
+    if outside:  # a picture inside the picture, at whose border the lines end
+        wide, tall = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+        box = f'x="{LEFT}" y="{TOP}" width="{wide}" height="{tall}" viewBox="{LEFT} {TOP} {wide} {tall}"'
+        parts.append(f"<svg {box}>")
     for line in lines:
         kind = f"line s{line.style}" + " hollow" * line.hollow
         path = "L".join(f"{x_of(x):.1f} {y_of(y):.1f}" for x, y in line.points)
@@ -72,7 +78,19 @@ def line_chart(
                     f'<circle class="mark s{line.style}{" hollow" * line.hollow}" cx="{x_of(x):.1f}" '
                     f'cy="{y_of(y):.1f}" r="3.5"><title>{said}</title></circle>'
                 )
-    return _svg(title, "".join(parts)) + _legend(lines, marks)
+    parts.append("</svg>" * bool(outside))
+    return _svg(title, "".join(parts)) + _legend(lines, marks) + outside
+
+
+def _beginning(lines: list[Drawn]) -> str:
+    """What is left out of a picture that would otherwise show little but how its lines begin. Empty: nothing is."""
+    end = max(x for line in lines for x, _ in line.points)
+    whole = [y for line in lines for _, y in line.points]
+    later = [y for line in lines for x, y in line.points if x > START * end]
+    if not later or max(later) - min(later) >= SMALL * (max(whole) - min(whole)):
+        return ""
+    begins = " and ".join(f"{tick(float(f'{line.points[0][1]:.3g}'))} ({line.name})" for line in lines)
+    return f'<p class="protocol">Begins at {escape(begins)}, outside the picture.</p>'
 
 
 def scatter(cloud: Cloud, *, title: str) -> str:

@@ -13,7 +13,7 @@ Points = list[tuple[float, float]]
 
 NAMES = {
     "knn": "kNN", "linear": "linear", "loss": "loss",
-    "positive_gradient": "∇s⁺", "negative_gradient": "∇s⁻",
+    "positive_gradient": "|∇s⁺|", "negative_gradient": "|∇s⁻|",
     "positive_similarity": "s⁺", "negative_similarity": "s⁻",
 }  # fmt: skip
 CONSTANT = 0.01  # of its mean: a curve that varies by less counts as constant
@@ -118,12 +118,13 @@ def _chosen(figure: Figure, results: Results) -> tuple[list[tuple[str, int, Resu
 
 
 def curve_of(result: Result, name: str) -> Points:
-    """kNN and loss by epoch, the others by step. Empty: the record has none."""
+    """kNN and loss by epoch, the others by step; of gradients the size. Empty: the record has none."""
     if name in ("knn", "loss"):
         return [(float(x), float(y)) for x, y in result.record.get(f"{name}_by_epoch", [])]
     curves = result.record.get("curves") or {}
     steps, values = (curves.get(each) or [] for each in ("step", name))
-    return [(float(x), float(y)) for x, y in zip(steps, values, strict=False)]
+    size = abs if name.endswith("_gradient") else float  # ∇s⁺ is below zero: what falls in the paper is its size
+    return [(float(x), size(float(y))) for x, y in zip(steps, values, strict=False)]
 
 
 def _sweep(figure: Figure, results: Results) -> Found:
