@@ -97,6 +97,8 @@ def test_time_is_that_of_the_nearest_record(tmp_path):
     record(tmp_path, replace(CONFIG, batch_size=512), seconds=200.0)
     results = Results(tmp_path)
     assert results.seconds(CONFIG) == pytest.approx(300)
+    record(tmp_path, replace(CONFIG, auxiliary="none"), seconds=250.0)  # of two views, not three
+    assert Results(tmp_path).seconds(replace(CONFIG, auxiliary="randaugment")) == pytest.approx(300)
     assert results.seconds(replace(CONFIG, batch_size=1024)) == pytest.approx(200)
     assert results.seconds(replace(CONFIG, epochs=1000, data="svhn")) == pytest.approx(1500 * 73_257 / 50_000)
     assert results.seconds(replace(CONFIG, network="alexnet")) is None

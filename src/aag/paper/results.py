@@ -102,14 +102,19 @@ class Results:
         return sorted(found, key=lambda result: result.config.epochs)
 
     def seconds(self, config: TrainConfig) -> float | None:
-        """How long this run may take, by the fastest of the nearest records: of this network, this method if any."""
+        """How long this run may take, by the fastest of the nearest records. None: there is none of its network."""
         like = [result for result in self.all if result.config.network == config.network and result.record["seconds"]]
-        same = [result for result in like if result.config.method == config.method] or like
-        near = min((abs(result.config.batch_size - config.batch_size) for result in same), default=0)
+
+        def far(result: Result) -> tuple[bool, bool, int]:
+            other = result.config
+            passes = (other.auxiliary == "none", other.symmetric) != (config.auxiliary == "none", config.symmetric)
+            return other.method != config.method, passes, abs(other.batch_size - config.batch_size)
+
+        nearest = min(map(far, like), default=None)
         paces = [
             result.record["seconds"] / result.config.epochs / _images(result.config.data)
-            for result in same
-            if abs(result.config.batch_size - config.batch_size) == near
+            for result in like
+            if far(result) == nearest
         ]
         return min(paces) * config.epochs * _images(config.data) if paces else None
 
