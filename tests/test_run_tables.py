@@ -95,6 +95,27 @@ def test_what_the_reproduction_page_shows_is_not_told_again(tmp_path: Path) -> N
     assert "`--auxiliary-crop padded`, 200 epochs" in table
 
 
+def test_a_record_of_unknown_settings_is_in_no_table(tmp_path: Path) -> None:
+    results(tmp_path, (run("aag"), 88.0))
+    (path,) = tmp_path.glob("*.json")
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"settings": record["settings"] | {"hard": 1}}))
+    found = Results(tmp_path)
+    assert [each.strange for each in found.all] == [True]
+    assert "88.00" not in run_tables.methods_table(None, found)
+    assert len(run_tables.results_table(found).splitlines()) == 2
+
+
+def test_a_record_without_times_and_under_another_name(tmp_path: Path) -> None:
+    results(tmp_path, (run("aag"), 88.0))
+    (path,) = tmp_path.glob("*.json")
+    record = json.loads(path.read_text()) | {"seconds": None, "views_per_second": None}
+    path.rename(tmp_path / "other.json").write_text(json.dumps(record))
+    row = run_tables.results_table(Results(tmp_path)).splitlines()[2]
+    assert row.endswith("| – | – | [0](results/other.json) |")
+    assert "[88.00](../results/other.json)" in run_tables.methods_table(None, Results(tmp_path))
+
+
 def test_without_a_benchmark_the_costs_are_open(tmp_path: Path) -> None:
     table = run_tables.methods_table(None, results(tmp_path))
     assert "×" not in table

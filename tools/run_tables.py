@@ -82,7 +82,7 @@ def results_table(results: Results | None = None) -> str:
     assert isinstance(table, Table)
     numbers = {cell.config.run_name(): cell.paper for cell in table.cells if cell.config}
     rows = []
-    for config in _seedless(results.all):
+    for config in _seedless(current(results)):
         if config.epochs != recipe(config).epochs or differing(config, "network"):
             continue
         runs = results.of(config)
@@ -97,12 +97,17 @@ def results_table(results: Results | None = None) -> str:
             numbers.get(config.run_name()) or NONE,
             probe.ours if probe.values else NONE,
             duration(runs[0]),
-            f"{runs[0].record['views_per_second']:,.0f}",
-            ", ".join(f"[{run.config.seed}](results/{run.name}.json)" for run in runs),
+            f"{pace:,.0f}" if (pace := runs[0].record.get("views_per_second")) else NONE,
+            ", ".join(f"[{run.config.seed}](results/{run.path.name})" for run in runs),
         ]
         rows.append(((config.data, config.network != "resnet18", config.network, -max(knn.values, default=0)), row))
     head = ["data", "network", "recipe", "epochs", "kNN", "paper", "linear", "training", "views a second", "seeds"]
     return markdown(head, [row for _, row in sorted(rows, key=lambda each: each[0])], left=3)
+
+
+def current(results: Results) -> list[Result]:
+    """All but those of settings that are not known any more."""
+    return [result for result in results.all if not result.strange]
 
 
 def _seedless(results: list[Result]) -> list[TrainConfig]:
@@ -116,7 +121,8 @@ def methods_table(bench: dict[str, Any] | None, results: Results | None = None) 
 
     `bench` is the methods' section of a benchmark.
     """
-    found = [each for each in (results or all_results()).all if each.config.data == "cifar10"]
+    results = results or all_results()
+    found = [result for result in current(results) if result.config.data == "cifar10"]
     costs = {row["method"]: row.get("view_over_plain") for row in bench["rows"]} if bench else {}
     rows = []
     for method in METHODS:
@@ -154,7 +160,8 @@ def _run(result: Result, beside: str) -> list[str]:
     told = [*options(differing(config)), f"{config.epochs} epochs"]
     told += [f"seed {config.seed}"] * (config.seed != 0)
     values = [result.measure(measure) for measure in ("knn", "linear")]
-    linked = [f"[{value:.2f}](../results/{result.name}.json)" if value is not None else NONE for value in values]
+    url = f"../results/{result.path.name}"
+    linked = [f"[{value:.2f}]({url})" if value is not None else NONE for value in values]
     return [f"{', '.join(told)}; {duration(result)}", *linked, beside]
 
 
@@ -194,6 +201,8 @@ def _option(name: str, value: Any) -> str:
 
 
 def duration(result: Result) -> str:
+    if not result.record["seconds"]:
+        return NONE
     minutes, seconds = divmod(round(result.record["seconds"]), 60)
     return f"{minutes} min {seconds:02d} s on one {result.gpu or result.record['sessions'][-1]['cpu']}"
 

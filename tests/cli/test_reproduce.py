@@ -60,6 +60,43 @@ def test_a_run_that_fails_is_told_in_one_line_and_the_others_go_on():
 
 
 @pytest.mark.usefixtures("paper")
+def test_an_unforeseen_error_of_one_run_is_told_in_full_and_the_others_go_on(monkeypatch):
+    import aag.train
+
+    real, calls = aag.train.train, []
+
+    def failing_once(*arguments: object) -> object:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise RuntimeError("cuDNN error")
+        return real(*arguments)
+
+    monkeypatch.setattr(aag.train, "train", failing_once)
+    ran = reproduce("table1", "--column", "low")
+    assert ran.code == 2
+    assert "Traceback" in ran.err
+    assert ": RuntimeError: cuDNN error\n" in ran.err
+    assert ran.out.endswith("\n1 failed, 1 recorded\n")
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_record_that_cannot_be_read_back_is_no_success(monkeypatch):
+    import aag.records
+
+    real = aag.records.write_record
+
+    def broken(*arguments: object) -> Path:
+        path = real(*arguments)
+        path.write_text("{")
+        return path
+
+    monkeypatch.setattr(aag.records, "write_record", broken)
+    ran = reproduce("figure1")
+    assert ran.code == 2
+    assert re.search(r"error: .*\.json was written and is no record: Expecting", ran.err)
+
+
+@pytest.mark.usefixtures("paper")
 def test_the_bundled_sample_as_a_row_of_its_own(paper):
     cell = Cell("sample", "low", None, "knn", config("sample", batch_size=1000, epochs=1))
     paper["table2"] = Table("table2", "Sample", "One run.", ("low",), ((cell,),))
@@ -74,6 +111,8 @@ def test_the_bundled_sample_as_a_row_of_its_own(paper):
 def test_nothing_to_run():
     ran = reproduce("figure3")
     assert (ran.code, ran.out) == (0, "nothing to run for figure3\n")
+    planned = reproduce("figure3", "--plan")
+    assert (planned.code, planned.out, planned.err) == (0, "", "nothing to run in what is selected\n")
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:

@@ -12,7 +12,7 @@ from aag import AAGError
 from aag.cli import train_config
 from aag.config import METHODS, TrainConfig, recipe_config
 from aag.paper import PAPER, Results
-from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, lacking, select, standing, train_options
+from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, lacking, select, standing, train_options, work
 
 
 def runs(*what: str, **options: Any) -> list[Planned]:
@@ -103,16 +103,25 @@ def test_a_short_version_is_another_run_and_says_so():
     assert (run.config.epochs, run.epochs) == (20, 200)
     assert run.name == "cifar10-resnet18-paper-seed0-epochs=20-loss=nt-xent"
     assert run.label == f"{run.name} (table4; short version, 20 of 200 epochs)"
-    assert runs("table3", epochs_scale=0.1, knn_every=7)  # its epochs are others anyway
 
 
-def test_what_figures_need_besides_the_record():
+@pytest.mark.parametrize(("what", "scale"), [("table3", 0.01), ("table3", 0.02), ("table2", 0.01), ("table3", 0.1)])
+def test_a_short_version_is_looked_at_where_a_table_shows_it(what, scale):
+    (run,) = runs(what, row="AAG", dataset="cifar10", network="resnet18", epochs_scale=scale)
+    assert run.config.epochs == 1000 * scale
+    assert all((run.config.epochs * point // 5) % run.config.knn_every == 0 for point in range(1, 6))
+    assert all(run.config.knn_every == 5 for run in runs("table3", "table7"))
+    with pytest.raises(AAGError, match="--knn-every 7 passes over epoch 20, which table3 shows"):
+        runs("table3", epochs_scale=0.1, knn_every=7)
+
+
+def test_what_tables_and_figures_need_of_a_record():
     needs = {run.name: run.needs for run in runs("figure4", "figure6", "table7", seeds=2)}
     shared = needs["cifar10-resnet18-paper-seed0"]
     assert TSNE in shared
     assert "positive_gradient" in shared
-    assert needs["cifar10-resnet18-paper-seed1"] == needs["cifar10-resnet18-paper-seed0-schedule=step"] == frozenset()
-    assert not any(run.needs for run in runs("table7"))
+    assert needs["cifar10-resnet18-paper-seed1"] == needs["cifar10-resnet18-paper-seed0-schedule=step"] == {"knn"}
+    assert all(run.needs == {"knn", "linear"} for run in runs("figure2"))
     points = frozenset(f"knn@{epoch}" for epoch in (200, 400, 600, 800, 1000))
     assert [run.needs for run in runs("table3", row="AAG", seeds=2)] == [points, points]
 
@@ -121,6 +130,13 @@ def test_a_point_of_a_curve_that_was_passed_over_is_lacking(tmp_path):
     (run,) = runs("table3", row="AAG")
     record(tmp_path, run.config, knn_by_epoch=[[200, 84.0], [1000, 91.0]])
     assert lacking(run, Results(tmp_path)) == {"knn@400", "knn@600", "knn@800"}
+
+
+def test_a_measure_that_a_table_shows_may_be_lacking(tmp_path):
+    (run,) = runs("table6")
+    record(tmp_path, run.config, evaluation=[])
+    assert lacking(run, Results(tmp_path)) == {"linear"}
+    assert standing(run, Results(tmp_path)) is Standing.PARTIAL
 
 
 def test_what_figure_6_shows_is_projected_whatever_it_is_run_for():
@@ -137,8 +153,14 @@ def test_what_figure_6_shows_is_projected_whatever_it_is_run_for():
 def test_shards_are_disjoint_and_together_all(what, count):
     shards = [names(what, seeds=2, shard=f"{part}/{count}") for part in range(1, count + 1)]
     assert sorted(name for shard in shards for name in shard) == sorted(names(what, seeds=2))
-    sizes = [len(shard) for shard in shards]
-    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(("what", "count"), [("all", 2), ("all", 8), ("table1", 2), ("table1", 3), ("table2", 2)])
+def test_shards_are_about_as_much_work(what, count):
+    loads = [sum(work(run.config) for run in runs(what, shard=f"{part}/{count}")) for part in range(1, count + 1)]
+    assert max(loads) < 1.15 * sum(loads) / count
+    networks = [{run.config.network for run in runs("table1", shard=f"{part}/2")} for part in (1, 2)]
+    assert networks == [{"resnet18", "alexnet"}] * 2
 
 
 # --- how a run stands -------------------------------------------------------------------------------------------------

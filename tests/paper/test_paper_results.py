@@ -46,6 +46,14 @@ def test_a_run_is_found_with_all_its_seeds(tmp_path):
     assert not results.damaged
 
 
+def test_fewer_rounds_are_a_short_version_and_other_rounds_are_not(tmp_path):
+    rounds = recipe_config("auto", "cifar10", "and")
+    assert (rounds.epochs, rounds.rounds) == (1000, 5)
+    for other in ({"epochs": 400, "rounds": 2}, {"epochs": 500}, {"epochs": 300, "rounds": 2}):
+        record(tmp_path, replace(rounds, **other))
+    assert [found.config.epochs for found in Results(tmp_path).short(rounds)] == [400, 500]
+
+
 def test_where_it_ran_and_how_it_was_watched_make_no_other_run(tmp_path):
     record(tmp_path, CONFIG)
     elsewhere = replace(CONFIG, out=Path("x"), device="cpu", data_root=Path("y"), knn_every=0)

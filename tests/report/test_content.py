@@ -174,7 +174,7 @@ def test_the_sums_are_of_all_cells(tmp_path):
     write(tmp_path, record(recipe_config("auto", "cifar10", "instance"), 50.0))
     found = show_tables(Results(tmp_path))
     assert Content(tmp_path).summary == (
-        "Cells: 4 of 79 run, 3 within 0.5 of the paper or above. "
+        "Cells: 4 of 79 run, 3 within 0.5 of the paper or above, from 2 runs. "
         "Of AAG's own: 3 of 34 run, 3 within 0.5 of the paper or above."
     )
     assert found[0].close_words == "1 of 34 cells (AAG, CIFAR-10, ResNet-18)"
@@ -182,8 +182,32 @@ def test_the_sums_are_of_all_cells(tmp_path):
     assert found[6].tally == "1 of 6 cells run, 1 of them within 0.5 of the paper or above; 1 seed each"
 
 
-def test_what_cannot_be_reproduced_is_named(folder):
-    points = Content(folder).state()["Could not be reproduced"]
+def test_a_tables_own_comparison_stands_beside_the_papers(folder):
+    tables = {one.table.id: one.gains for one in show_tables(Results(folder))}
+    assert tables["table7"] == (
+        "Against “full model”, ours (the paper's): two basic views −4.87 (−2.5); three basic views −2.17 (−1.4); "
+        "NT-Xent −2.37 (−1.5)."
+    )
+    assert tables["table4"] == "Against “NT-Xent”, ours (the paper's): GNT-Xent, lr 0.03 +2.37 (+1.5)."
+    assert tables["table1"] == tables["table5"] == ""
+
+
+def test_a_comparison_along_a_row(tmp_path):
+    isif = recipe_config("auto", "cifar10", "isif")
+    write(tmp_path, record(isif, 82.0))
+    write(tmp_path, record(replace(isif, loss="gnt-xent"), 84.5))
+    told = show_tables(Results(tmp_path))[4].gains
+    assert told == "Against “NT-Xent”, ours (the paper's): ISIF (kNN), GNT-Xent +2.50 (+2.2)."
+
+
+def test_fewer_rounds_of_a_run_are_a_short_version(tmp_path):
+    write(tmp_path, record(replace(recipe_config("auto", "cifar10", "and"), epochs=400, rounds=2), 84.4))
+    (shown,) = show_tables(Results(tmp_path))[0].where("short")
+    assert (shown.name, shown.note, shown.ours) == ("AND, CIFAR-10, ResNet-18", "400 of 1000 epochs", "84.40")
+
+
+def test_what_is_not_run_here_is_named(folder):
+    points = Content(folder).state()["Not run here, and why"]
     what = [(label(part), point.name) for point in points for part in point.of]
     assert ("Table 6", "AMDIM, ResNet-50 (25 ×)") in what
     assert [part for part, _ in what if part.startswith("Figure")] == ["Figure 1"]
@@ -193,7 +217,7 @@ def test_a_figure_that_is_drawn_is_not_therefore_reproduced(folder):
     def figures(head: str) -> list[str]:
         return [part.id for each in Content(folder).state()[head] for part in each.of if isinstance(part, Figure)]
 
-    assert figures("Reproduced") == []
+    assert figures("Run, within 0.5 of the paper or above") == []
     assert figures("Drawn from our runs") == ["figure2", "figure4", "figure5", "figure6"]
     assert figures("Not run yet") == ["figure3"]
 

@@ -101,6 +101,50 @@ def test_a_short_run_is_named_as_such_in_a_figure(tmp_path):
     assert one.missing == ("NT-Xent: not run yet", "GNT-Xent: run only in a short version, 20 of 200 epochs")
 
 
+def test_runs_of_different_length_are_not_compared(tmp_path):
+    write(tmp_path, record(PAPER, curves=curves(falling=False)))
+    write(tmp_path, record(replace(PAPER, loss="nt-xent", epochs=20), 60.0, curves=curves(falling=True, points=20)))
+    for figure in ("figure4", "figure5"):
+        one = found(tmp_path, figure)
+        assert len(one.words) == len(one.panels)
+        assert not any("above" in words for words in one.words)
+        assert all([line.hollow for line in lines] == [True, False] for lines in one.panels.values())
+
+
+def test_what_a_sweep_has_not_is_told_with_its_reason(tmp_path):
+    for size, changes in {32: {"momentum": 0.5}, 64: {}, 128: {}}.items():
+        made = record(replace(PAPER, batch_size=size, epochs=20 if size == 64 else 200))
+        write(tmp_path, made | {"settings": made["settings"] | changes})
+    assert found(tmp_path, "figure3").missing == (
+        "batch size 32: not run yet (there is a stale record, of settings that its recipe no longer has)",
+        "batch size 64: run only in a short version",
+        "batch size 256, 512, 1024: not run yet",
+    )
+    write(tmp_path, record(replace(PAPER, epochs=400), linear=None))
+    assert found(tmp_path, "figure2").missing == (
+        "epochs 600, 800, 1000: not run yet",
+        "epochs 400: recorded without linear",
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [([0.5, -0.5] * 40, "falls from 0.5 to −0.5"), ([-0.5] * 80, "is constant at −0.5"), ([0.0] * 80, "at 0 (it")],
+)
+def test_constant_is_what_hardly_varies(tmp_path, values, told):
+    write(tmp_path, record(PAPER, curves=curves(falling=False) | {"negative_similarity": values}))
+    assert told in found(tmp_path, "figure4").words[3]
+
+
+def test_of_equal_points_the_largest_is_the_best(tmp_path):
+    for size in (128, 256):
+        write(tmp_path, record(replace(PAPER, batch_size=size), 88.0))
+    assert (
+        "The best batch size by kNN is 256 (88.00), of 2 run, the largest. It never falls."
+        in found(tmp_path, "figure3").words
+    )
+
+
 def test_a_stale_run_is_not_drawn(tmp_path):
     made = record(PAPER)
     write(tmp_path, made | {"settings": made["settings"] | {"momentum": 0.1}})

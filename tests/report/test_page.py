@@ -154,7 +154,7 @@ def test_without_records_everything_is_not_run_yet(tmp_path):
     Checked(text)
     assert "Cells: 0 of 79 run" in text
     assert text.count("not run yet") > 79
-    assert "Reproduced:\n\n- nothing" in told
+    assert "Run, within 0.5 of the paper or above:\n\n- nothing" in told
     assert told.endswith("None yet.\n")
 
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_read_or_written_is_one_line(tmp_path):
 
 def test_drawn_figures_have_a_list_of_their_own(text, markdown):
     for whole in (text, markdown):
-        reproduced = whole[whole.index("Reproduced") : whole.index("Run, and more than")]
+        reproduced = whole[whole.index("Run, within") : whole.index("Run, and more than")]
         assert "Figure" not in reproduced
         assert "Figures 2 to 6" not in whole
     assert "Drawn from our runs:\n\n- Figure 2, Figure 4, Figure 5, Figure 6: whether they show" in markdown

@@ -30,6 +30,7 @@ class Table:
     shows: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    against: str = ""  # the row or column that the table compares the others with
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -100,7 +101,7 @@ def _table(raw: dict[str, Any]) -> Table:
             )
         rows.append(tuple(cells))
     columns = tuple(column["name"] for column in raw["columns"])
-    return Table(raw["id"], raw["title"], raw["shows"], columns, tuple(rows))
+    return Table(raw["id"], raw["title"], raw["shows"], columns, tuple(rows), raw.get("against", ""))
 
 
 def _figure(raw: dict[str, Any]) -> Figure:
@@ -130,3 +131,14 @@ def with_epochs(config: TrainConfig, scale: float) -> TrainConfig:
     each = max(1, round(config.epochs / config.rounds * scale))
     warmup = None if config.warmup_epochs is None else min(round(config.warmup_epochs * scale), each - 1)
     return replace(config, epochs=config.rounds * each, warmup_epochs=warmup)
+
+
+def in_short(measure: str, short: TrainConfig, full: TrainConfig) -> str:
+    """What a short version has in the place of a measure: of the kNN after an epoch, the one at the same share of it.
+
+    A round is a run of its own: where there are only fewer of them, an epoch is the same one.
+    """
+    kind, _, epoch = measure.partition("@")
+    if not epoch or short.rounds != full.rounds:
+        return measure
+    return f"{kind}@{round(int(epoch) * short.epochs / full.epochs)}"

@@ -1,6 +1,7 @@
 """What to run for a table or figure: the choice of cells, how each run stands, and its commands. No torch here."""
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -11,10 +12,11 @@ from typing import Any
 
 from aag.config import TrainConfig, recipe_config
 from aag.errors import AAGError, unknown
-from aag.paper.experiments import PAPER, Figure, Table, with_epochs
-from aag.paper.results import Results
+from aag.paper.experiments import PAPER, Figure, Table, in_short, with_epochs
+from aag.paper.results import Results, images_of
 
-TSNE = "t-SNE projection"  # what a figure may need besides the record; other needs are curves, or kNN at an epoch
+TSNE = "t-SNE projection"  # what a figure may need of a run; other needs are curves and measures
+WORK = {"alexnet": 1, "resnet18": 3, "resnet50": 11}  # of a view, roughly
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Reproduce:
     seeds: int = 1
     """Runs of each cell, with the seeds 0, 1, …"""
     shard: str | None = None
-    """A part of the runs: 2/8 is the second of eight, the same on every machine."""
+    """A part of the runs: 2/8 is the second of eight, the same on every machine and about as much work."""
     plan: bool = False
     """Print the commands, one run a line, and run nothing."""
     results: Path = Path("results")
@@ -60,7 +62,7 @@ class Planned:
     config: TrainConfig  # complete: with its folder, its device and where data lie
     epochs: int  # of the full version
     parts: tuple[str, ...]  # the tables and figures of the selection that need it
-    needs: frozenset[str]  # what they need besides the record: TSNE, names of curves, knn@E
+    needs: frozenset[str]  # what they need of its record: measures, names of curves; and TSNE
     projected: bool  # by t-SNE together with its record: a figure shows it so, and its folder may not stay
 
     @property
@@ -92,8 +94,8 @@ class Place:
     row: str
     column: str
     config: TrainConfig | None
-    measure: str = ""
-    needs: frozenset[str] = frozenset()
+    measures: tuple[str, ...] = ()
+    drawn: tuple[str, ...] = ()  # of one run, whatever the number of seeds: curves, or TSNE
 
     @property
     def dataset(self) -> str:
@@ -107,9 +109,10 @@ class Place:
 
 def places(part: Table | Figure) -> list[Place]:
     if isinstance(part, Table):
-        return [Place(cell.row, cell.column, cell.config, cell.measure) for cell in part.cells]
-    needs = frozenset({"tsne": (TSNE,), "steps": part.curves}.get(part.kind, ()))
-    return [Place(series.name, "", series.config, "", needs) for series in part.series]
+        return [Place(cell.row, cell.column, cell.config, (cell.measure,)) for cell in part.cells]
+    measures = part.curves if part.kind == "sweep" else ()
+    drawn = {"tsne": (TSNE,), "steps": part.curves}.get(part.kind, ())
+    return [Place(series.name, "", series.config, measures, drawn) for series in part.series]
 
 
 def named(what: Iterable[str]) -> list[Table | Figure]:
@@ -137,16 +140,14 @@ def select(options: Reproduce, parts: Iterable[Table | Figure] | None = None) ->
         for part, place in chosen:
             assert place.config is not None
             full = replace(place.config, seed=seed)
-            config = _complete(with_epochs(full, options.epochs_scale), options)
-            needs = frozenset() if seed else place.needs  # a figure shows one run of each kind
-            if "@" in place.measure and options.epochs_scale == 1:
-                needs |= {place.measure}
+            config = _complete(with_epochs(full, options.epochs_scale), full, options)
+            needs = {in_short(measure, config, full) for measure in place.measures}
+            needs |= set() if seed else set(place.drawn)  # a figure shows one run of each kind
             name = config.run_name()
             there = runs.get(name, Planned(name, config, full.epochs, (), frozenset(), name in shown))
             joined = tuple(dict.fromkeys((*there.parts, part)))
             runs[name] = replace(there, parts=joined, needs=there.needs | needs)
-    first, count = _shard(options.shard)
-    return list(runs.values())[first::count]
+    return _shard(list(runs.values()), options.shard)
 
 
 def _filtered(parts: list[Table | Figure], options: Reproduce) -> Iterator[tuple[Table | Figure, Place]]:
@@ -186,28 +187,57 @@ def _matching(wanted: str, names: set[str]) -> set[str]:
 def _check_watched(chosen: list[tuple[str, Place]], options: Reproduce) -> None:
     """That kNN is evaluated after the epochs that a table shows."""
     for part, place in chosen:
-        epoch = int(place.measure.partition("@")[2] or 0)
         assert place.config is not None
-        last = epoch == place.config.epochs or options.epochs_scale != 1
-        if epoch and not last and (not options.knn_every or epoch % options.knn_every):
-            raise AAGError(f"--knn-every {options.knn_every} passes over epoch {epoch}, which {part} shows; use 5")
+        short = with_epochs(place.config, options.epochs_scale)
+        for epoch in _watched([in_short(measure, short, place.config) for measure in place.measures]):
+            if epoch != short.epochs and (not options.knn_every or epoch % options.knn_every):
+                raise AAGError(f"--knn-every {options.knn_every} passes over epoch {epoch}, which {part} shows")
 
 
-def _shard(shard: str | None) -> tuple[int, int]:
-    """Place of the first run, and the step to the next."""
+def _watched(measures: Iterable[str]) -> list[int]:
+    """The epochs of knn@E."""
+    return [int(measure.partition("@")[2]) for measure in measures if "@" in measure]
+
+
+def _shard(runs: list[Planned], shard: str | None) -> list[Planned]:
+    """Each run, the longest first, to the part that has the least to do."""
     if shard is None:
-        return 0, 1
+        return runs
     found = re.fullmatch(r"(\d+)/(\d+)", shard)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise AAGError(f"--shard takes a part and the number of parts, as in 2/8, not {shard!r}")
-    return int(found[1]) - 1, int(found[2])
+    loads = [0.0] * int(found[2])
+    mine = set()
+    for run in sorted(runs, key=lambda run: -work(run.config)):
+        lightest = loads.index(min(loads))
+        loads[lightest] += work(run.config)
+        if lightest == int(found[1]) - 1:
+            mine.add(run.name)
+    return [run for run in runs if run.name in mine]
 
 
-def _complete(config: TrainConfig, options: Reproduce) -> TrainConfig:
+def work(config: TrainConfig) -> float:
+    """How much a run is of all: by its settings alone, so that every machine finds the same."""
+    network = re.split(r"[+-]", config.network)[0]
+    return WORK.get(network, 1) * config.epochs * images_of(config.data)
+
+
+def _complete(config: TrainConfig, full: TrainConfig, options: Reproduce) -> TrainConfig:
+    """With where it runs; kNN is evaluated after all epochs that a table shows, whatever table is asked for now."""
     where: dict[str, Any] = {"device": options.device, "data_root": options.data_root}
     if options.knn_every is not None:
         where["knn_every"] = options.knn_every
+    elif watched := _watched(in_short(measure, config, full) for measure in _shown(replace(full, seed=0))):
+        where["knn_every"] = math.gcd(config.knn_every, *watched) or 1
     return replace(config, out=options.runs / config.run_name(), **where).validate()
+
+
+def _shown(config: TrainConfig) -> Iterator[str]:
+    """What the paper's tables show of this run."""
+    for part in PAPER.values():
+        for place in places(part):
+            if place.config == config:
+                yield from place.measures
 
 
 # --- how a run stands -------------------------------------------------------------------------------------------------
@@ -232,7 +262,7 @@ def lacking(run: Planned, results: Results) -> frozenset[str]:
     def there(need: str) -> bool:
         if need == TSNE:
             return results.projection(run.config) is not None
-        return result.measure(need) is not None if "@" in need else need in (result.record.get("curves") or {})
+        return need in (result.record.get("curves") or {}) or result.measure(need) is not None
 
     return frozenset(need for need in run.needs if not there(need))
 

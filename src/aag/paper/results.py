@@ -90,14 +90,16 @@ class Results:
         return self._where(lambda result: result not in current and result.name == names[result.config.seed])
 
     def short(self, config: TrainConfig) -> list[Result]:
-        """Of this run with fewer epochs, the longest last."""
-        wanted = _but(config.identity(), "seed", "epochs", "warmup_epochs")
+        """Of this run with fewer epochs, or fewer rounds of as many, the longest last."""
+        aside = ("seed", "epochs", "rounds", "warmup_epochs")
+        wanted = _but(config.identity(), *aside)
+
+        def shorter(other: TrainConfig) -> bool:
+            same = other.rounds == config.rounds or other.epochs * config.rounds == config.epochs * other.rounds
+            return same and other.epochs < config.epochs
+
         found = self._where(
-            lambda result: (
-                not result.strange
-                and _but(result.identity, "seed", "epochs", "warmup_epochs") == wanted
-                and result.config.epochs < config.epochs
-            )
+            lambda result: not result.strange and _but(result.identity, *aside) == wanted and shorter(result.config)
         )
         return sorted(found, key=lambda result: result.config.epochs)
 
@@ -112,11 +114,11 @@ class Results:
 
         nearest = min(map(far, like), default=None)
         paces = [
-            result.record["seconds"] / result.config.epochs / _images(result.config.data)
+            result.record["seconds"] / result.config.epochs / images_of(result.config.data)
             for result in like
             if far(result) == nearest
         ]
-        return min(paces) * config.epochs * _images(config.data) if paces else None
+        return min(paces) * config.epochs * images_of(config.data) if paces else None
 
     def projection(self, config: TrainConfig) -> dict[str, Any] | None:
         """The t-SNE of this run: x, y and labels of its images, their classes, and how it was made."""
@@ -165,6 +167,8 @@ def _read(path: Path) -> Result:
     for value in (seconds, last):
         _need(isinstance(value, int | float | None), f"{value!r} is no number")
     _need(seconds is None or number(seconds), f"its training took {seconds!r} seconds")
+    pace = record.get("views_per_second")
+    _need(pace is None or number(pace), f"it trained at {pace!r} views a second")
     _need(last is None or accuracy(last), f"its kNN is {last!r}")
     _need(all(number(epoch) and accuracy(knn) for epoch, knn in record["knn_by_epoch"]), "its kNN curve is broken")
     for row in record["evaluation"]:
@@ -191,7 +195,8 @@ def accuracy(value: Any) -> bool:
     return number(value) and 0 <= value <= 100
 
 
-def _images(data: str) -> int:
+def images_of(data: str) -> int:
+    """For training; a set that is not known counts as large as CIFAR's."""
     return KNOWN[data].train if data in KNOWN else 50_000
 
 

@@ -3,7 +3,9 @@
 import gc
 import os
 import sys
+import traceback
 from collections import Counter
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
@@ -59,7 +61,9 @@ def plan(runs: list[Planned], stand: dict[str, Standing], results: Results) -> N
             warn(f"{run.name}: {_gone(run, results)}")
             continue
         print(command(run, results.folder))
-    if all(each is Standing.RECORDED for each in stand.values()):
+    if not runs:
+        print("nothing to run in what is selected", file=sys.stderr)
+    elif all(each is Standing.RECORDED for each in stand.values()):
         print("nothing to run: all that is selected is recorded", file=sys.stderr)
 
 
@@ -77,8 +81,9 @@ def _gone(run: Planned, results: Results) -> str:
 
 def _named(lacks: frozenset[str]) -> str:
     points = sorted((need for need in lacks if "@" in need), key=lambda need: int(need.partition("@")[2]))
-    curves = lacks - {TSNE, *points}
-    return " and no ".join([TSNE] * (TSNE in lacks) + ["curves over the steps"] * bool(curves) + points)
+    measures = [need for need in ("knn", "linear") if need in lacks]
+    curves = lacks - {TSNE, *points, *measures}
+    return " and no ".join([TSNE] * (TSNE in lacks) + ["curves over the steps"] * bool(curves) + measures + points)
 
 
 class Runner:
@@ -113,6 +118,8 @@ class Runner:
 
         try:
             return self.one(run)
+        except Stopped:
+            raise
         except torch.OutOfMemoryError:
             error = "the GPU is out of memory; is another program using it?"
         except AAGError as found:
@@ -120,6 +127,9 @@ class Runner:
                 self.say(f"skipped: another process is training into {run.folder}")
                 return "skipped"
             error = str(found)
+        except Exception as found:  # a bug, or a GPU's error: told in full
+            traceback.print_exc()
+            error = f"{type(found).__name__}: {found}"
         print(f"error: {run.name}: {error}", file=sys.stderr)
         return "failed"
 
@@ -145,8 +155,11 @@ class Runner:
             return "projected"
         self.train(run)
         with there.lock():
-            self.record(there, run.projected)
-        if lacks := lacking(run, Results(self.options.results)):
+            path = self.record(there, run.projected)
+        results = Results(self.options.results)
+        if not results.seed(run.config):
+            raise AAGError(f"{path} was written and is no record: {results.damaged.get(path, 'of other settings')}")
+        if lacks := lacking(run, results):
             raise AAGError(f"{run.folder} has no {_named(lacks)}; move it and its record away to train it again")
         return "recorded"
 
@@ -160,7 +173,7 @@ class Runner:
             if not result.complete or should_stop():
                 raise Stopped
 
-    def record(self, run: "Run", projected: bool) -> None:
+    def record(self, run: "Run", projected: bool) -> Path:
         from aag.evaluate.run import evaluate_run
         from aag.records import write_record
 
@@ -170,6 +183,7 @@ class Runner:
         self.say(f"{numbers}\nrecorded in {path}")
         if projected:
             self.project(run)
+        return path
 
     def project(self, run: "Run") -> None:
         from aag.evaluate.run import write_projection

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-from aag.paper import PAPER, Cell, Figure, Result, Results, Table
+from aag.paper import PAPER, Cell, Figure, Result, Results, Table, in_short
 
 CLOSE = 0.5  # percentage points below the paper that still count as reproduced
 
@@ -78,9 +78,10 @@ def show(cell: Cell, results: Results) -> Shown:
         return Shown(cell, "done", *_unzip(measured), stale)
     shorter = results.short(cell.config)
     for epochs in sorted({result.config.epochs for result in shorter}, reverse=True):
-        measure, note = _scaled(cell.measure, epochs, cell.config.epochs)
-        if measured := _measured([each for each in shorter if each.config.epochs == epochs], measure):
-            return Shown(cell, "short", *_unzip(measured), stale, note)
+        same = [each for each in shorter if each.config.epochs == epochs]
+        measure = in_short(cell.measure, same[0].config, cell.config)
+        if measured := _measured(same, measure):
+            return Shown(cell, "short", *_unzip(measured), stale, _short_words(measure, epochs, cell))
     if found:
         return Shown(cell, "unmeasured", tuple(found), stale=stale, note=f"recorded without {cell.measure}")
     return Shown(cell, "missing", stale=stale)
@@ -94,13 +95,11 @@ def _unzip(measured: list[tuple[Result, float]]) -> tuple[tuple[Result, ...], tu
     return tuple(result for result, _ in measured), tuple(value for _, value in measured)
 
 
-def _scaled(measure: str, epochs: int, of: int) -> tuple[str, str]:
-    """The measure that a short version has in its place, and what to say of it."""
-    kind, _, at = measure.partition("@")
-    if not at:
-        return measure, f"{epochs} of {of} epochs"
-    place = round(int(at) * epochs / of)
-    return f"{kind}@{place}", f"epoch {place} of {epochs}, not {at} of {of}"
+def _short_words(measure: str, epochs: int, cell: Cell) -> str:
+    assert cell.config is not None
+    place, asked = (each.partition("@")[2] for each in (measure, cell.measure))
+    whole = f"{epochs} of {cell.config.epochs} epochs"
+    return f"epoch {place} of {epochs}, not {asked} of {cell.config.epochs}" if place else whole
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ class ShownTable:
     @property
     def close_words(self) -> str:
         """How many cells are reproduced, and which where that is a short list."""
-        names = [shown.name if len(self.table.columns) > 1 else shown.cell.row for shown in self.close]
+        names = [self._name(shown) for shown in self.close]
         which = f" ({'; '.join(names)})" if len(names) <= NAMED else ""
         return f"{len(names)} of {len(self.wanted)} cells{which}"
 
@@ -173,6 +172,31 @@ class ShownTable:
         if short := len(self.where("short")):
             text += f"; {short} only in a short version"
         return text + (f"; {self.even}" if self.even else "")
+
+    @property
+    def gains(self) -> str:
+        """The table's own comparison, beside the paper's. Empty: it makes none, or nothing of it was run."""
+        told = []
+        for shown in self.cells:
+            base = self._base(shown)
+            if base and shown.difference is not None and base.difference is not None:
+                theirs = signed(_paper(shown) - _paper(base), 1)
+                told.append(f"{self._name(shown)} {signed(shown.mean - base.mean)} ({theirs})")
+        return f"Against “{self.table.against}”, ours (the paper's): {'; '.join(told)}." if told else ""
+
+    def _base(self, shown: Shown) -> Shown | None:
+        """What a cell is compared with: the one beside it, in the row or column that the table names."""
+        against, cell = self.table.against, shown.cell
+        wanted = ((against, cell.column), (cell.row, against))
+        return next((one for one in self.cells if one is not shown and (one.cell.row, one.cell.column) in wanted), None)
+
+    def _name(self, shown: Shown) -> str:
+        return shown.name if len(self.table.columns) > 1 else shown.cell.row
+
+    @property
+    def notes(self) -> list[str]:
+        """Of rows that are not ours."""
+        return sorted({f"{ELSEWHERE} {one.cell.row}: {one.cell.elsewhere}." for one in self.where("elsewhere")})
 
     @property
     def order(self) -> str:
@@ -212,8 +236,8 @@ def evenly(cells: Iterable[Shown]) -> str:
     return f"{seeds(counts.pop())} each" if len(counts) == 1 else ""
 
 
-def signed(difference: float) -> str:
-    return f"{difference:+.2f}".replace("-", "−")
+def signed(difference: float, digits: int = 2) -> str:
+    return f"{difference:+.{digits}f}".replace("-", "−")
 
 
 def _paper(shown: Shown) -> float:

@@ -9,7 +9,10 @@ from aag.paper import PAPER, Figure, Result, Results, Table
 from aag.report.cells import CLOSE, Shown, show_tables
 from aag.report.findings import find_in
 
-ADDED = "What follows “We add” is ours, not the paper's."
+WORDS = (
+    "A short version has fewer epochs than the cell asks for and is not compared. A stale record is of settings that "
+    "its recipe no longer has; its number is not shown. What follows “We add” is ours, not the paper's."
+)
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,9 @@ class Content:
     def summary(self) -> str:
         """One line for the whole paper, and for its own method's cells."""
         every = [each for table in self.tables for each in table.cells]
+        runs = len({result.path for table in self.tables for one in table.where("done") for result in one.results})
         own = [each for each in every if each.cell.config and each.cell.config.method == "aag"]
-        return f"Cells: {_run(every)}. Of AAG's own: {_run(own)}."
+        return f"Cells: {_run(every)}, from {runs} run{'s' * (runs != 1)}. Of AAG's own: {_run(own)}."
 
     @cached_property
     def used(self) -> list[Result]:
@@ -46,7 +50,7 @@ class Content:
 
     @property
     def damaged(self) -> list[tuple[Path, str]]:
-        """Files that are no records, and why."""
+        """Files that are passed over, and why."""
         return sorted(self.results.damaged.items())
 
     @property
@@ -63,7 +67,9 @@ class Content:
         what = "whether they show what the paper says stands under each, ours beside its words"
         waiting = [Point((one.table,), text=one.open_words) for one in self.tables if one.open]
         return {
-            "Reproduced": [Point((one.table,), text=one.close_words) for one in self.tables if one.close],
+            f"Run, within {CLOSE} of the paper or above": [
+                Point((one.table,), text=one.close_words) for one in self.tables if one.close
+            ],
             f"Run, and more than {CLOSE} below the paper": [
                 Point((one.table,), shown.name, cell=shown) for one in self.tables for shown in one.below
             ],
@@ -72,7 +78,7 @@ class Content:
                 *waiting,
                 *(Point((one.figure,), text="; ".join(one.missing)) for one in self.figures if one.missing),
             ],
-            "Could not be reproduced": list(self._not_ours()),
+            "Not run here, and why": list(self._not_ours()),
         }
 
     def _not_ours(self) -> Iterator[Point]:

@@ -1,12 +1,12 @@
 """What our runs show of a figure: their points, and in words what one sees in them."""
 
-import statistics
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from aag.config import TrainConfig
 from aag.paper import Cell, Figure, Result, Results
+from aag.paper.experiments import Series
 from aag.report.cells import Shown, evenly, show
 
 Points = list[tuple[float, float]]
@@ -16,7 +16,7 @@ NAMES = {
     "positive_gradient": "|∇s⁺|", "negative_gradient": "|∇s⁻|",
     "positive_similarity": "s⁺", "negative_similarity": "s⁻",
 }  # fmt: skip
-CONSTANT = 0.01  # of its mean: a curve that varies by less counts as constant
+CONSTANT = 0.01  # of its largest value: a curve that varies by less counts as constant
 MOST = 2000  # points of a cloud: more would be a page of megabytes
 
 
@@ -88,7 +88,8 @@ def find_in(figure: Figure, results: Results) -> Found:
         without = []
         for name, style, result in chosen:
             if points := curve_of(result, curve):
-                panels[curve].append(Drawn(name, points, style))
+                short = result.config.epochs < figure.series[style].config.epochs
+                panels[curve].append(Drawn(name, points, style, hollow=short))
                 drawn[result.path] = result
             else:
                 without.append(name)
@@ -109,12 +110,17 @@ def _chosen(figure: Figure, results: Results) -> tuple[list[tuple[str, int, Resu
             longest = next(each for each in short if each.config.epochs == short[-1].config.epochs)
             note = f"{longest.config.epochs} of {series.config.epochs} epochs"
             chosen.append((f"{series.name} ({note})", style, longest))
-            missing.append(f"{series.name}: run only in a short version, {note}")
+            missing.append(f"{series.name}: {_why_not(series, results)}, {note}")
         else:
-            missing.append(f"{series.name}: not run yet")
-            if results.stale(series.config):
-                missing[-1] += " (there is a stale record, of settings that its recipe no longer has)"
+            missing.append(f"{series.name}: {_why_not(series, results)}")
     return chosen, missing
+
+
+def _why_not(series: Series, results: Results, *, shorter: bool = True) -> str:
+    """What there is in the place of a whole run's record, a short version's if that counts."""
+    text = "run only in a short version" if shorter and results.short(series.config) else "not run yet"
+    stale = " (there is a stale record, of settings that its recipe no longer has)"
+    return text + stale * bool(results.stale(series.config))
 
 
 def curve_of(result: Result, name: str) -> Points:
@@ -132,14 +138,11 @@ def _sweep(figure: Figure, results: Results) -> Found:
     panels: dict[str, list[Drawn]] = {"": []}
     words: list[str] = []
     used: list[Result] = []
-    missing = []
-    lacking = [series for series in figure.series if not results.of(series.config)]
-    if not by_epochs:
-        short_only = [series.name for series in lacking if results.short(series.config)]
-        missing += [f"{figure.x} {', '.join(short_only)}: run only in a short version"] * bool(short_only)
-        lacking = [series for series in lacking if series.name not in short_only]
-    if lacking:
-        missing.append(f"{figure.x} {', '.join(series.name for series in lacking)}: not run yet")
+    lacking: dict[str, list[str]] = {}
+    for series in figure.series:
+        if not results.of(series.config):
+            # On an axis of epochs a shorter run has its own place, and stands for no other.
+            lacking.setdefault(_why_not(series, results, shorter=not by_epochs), []).append(series.name)
     for style, measure in enumerate(figure.curves):
         full: dict[float, Shown] = {}
         short: dict[str, dict[float, Shown]] = {}
@@ -148,6 +151,8 @@ def _sweep(figure: Figure, results: Results) -> Found:
             shown = show(_cell_of(series.config, measure), results)
             if shown.state == "done":
                 full[series.x] = shown
+            elif results.of(series.config):
+                lacking.setdefault(f"recorded without {NAMES[measure]}", []).append(series.name)
             elif shown.state == "short" and not by_epochs:
                 short.setdefault(f"{NAMES[measure]}, {shown.note}", {})[series.x] = shown
         if by_epochs:  # a shorter run has its own place on this axis
@@ -171,7 +176,8 @@ def _sweep(figure: Figure, results: Results) -> Found:
     if len(figure.curves) == 2:
         words += _above(figure, panels[""])
     once = {result.path: result for result in used}
-    return Found(figure, panels, {}, tuple(words), tuple(missing), tuple(once.values()))
+    missing = tuple(f"{figure.x} {', '.join(names)}: {why}" for why, names in lacking.items())
+    return Found(figure, panels, {}, tuple(words), missing, tuple(once.values()))
 
 
 def _cell_of(config: TrainConfig, measure: str) -> Cell:
@@ -186,7 +192,7 @@ def _listed(name: str, cells: dict[float, Shown]) -> str:
 
 
 def _trend(figure: Figure, name: str, points: Points) -> str:
-    best, last = max(points, key=lambda point: point[1]), points[-1]
+    best, last = max(points, key=lambda point: (point[1], point[0])), points[-1]
     what = "number of epochs" if figure.x == "epochs" else figure.x
     text = f"The best {what} by {name} is {best[0]:g} ({best[1]:.2f}), of {len(points)} run"
     text += ", the largest" if best == last else f"; {last[0]:g}, the largest, is lower by {best[1] - last[1]:.2f}"
@@ -216,8 +222,8 @@ def _above(figure: Figure, lines: list[Drawn]) -> list[str]:
 def _curve_words(curve: str, lines: list[Drawn]) -> str:
     """One sentence on a panel: each line, then how the second lies to the first."""
     told = [f"{line.name} {_course(curve, [y for _, y in line.points])}{_zero(curve, line)}" for line in lines]
-    # The two losses differ by what they leave out: which is higher says nothing.
-    if len(lines) == 2 and curve != "loss":
+    # The two losses differ by what they leave out: which is higher says nothing. Nor does it of runs that end apart.
+    if len(lines) == 2 and curve != "loss" and len({line.points[-1][0] for line in lines}) == 1:
         before, after = (dict(line.points) for line in lines)
         both = [x for x in before if x in after and x > 0]
         above = sum(after[x] > before[x] for x in both)
@@ -229,10 +235,10 @@ def _curve_words(curve: str, lines: list[Drawn]) -> str:
 def _course(curve: str, values: list[float]) -> str:
     if curve == "knn":
         return f"ends at {values[-1]:.2f}"
-    mean = abs(statistics.fmean(values))
-    varies = (max(values) - min(values)) / mean if mean else 0.0
+    largest = max(map(abs, values))
+    varies = (max(values) - min(values)) / largest if largest else 0.0
     if curve != "loss" and varies < CONSTANT:
-        return f"is constant at {values[0]:.3g} (it varies by {100 * varies:.1f} %)"
+        return f"is constant at {values[0]:.3g} (it varies by {100 * varies:.1f} %)".replace("-", "−")
     way = "falls" if values[-1] < values[0] else "grows"
     text = f"{way} from {values[0]:.3g} to {values[-1]:.3g}"
     low, high = min(values), max(values)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aag.paper import Result
 from aag.report.cells import ELSEWHERE, QUOTED, Shown, ShownTable, label, signed
-from aag.report.content import ADDED, Content, Point
+from aag.report.content import WORDS, Content, Point
 from aag.report.findings import Found
 from aag.report.protocol import origin, protocols
 from aag.report.records import link
@@ -16,8 +16,8 @@ def markdown(content: Content, out: Path) -> str:
     """With links to the records from where it is to lie."""
     parts = [
         "# The paper's tables and figures, ours beside theirs",
-        "Written by `make tables` from the records under `results/`; `aag reproduce page` makes a page of the same "
-        "with the figures drawn. Accuracy in percent.",
+        "Written from the records that it links to, not by hand; `aag reproduce page` makes a page of the same with "
+        "the figures drawn. Accuracy in percent.",
         f"**{content.summary}**",
         "## What is reproduced, and what is not",
     ]
@@ -25,9 +25,7 @@ def markdown(content: Content, out: Path) -> str:
         parts += [f"{head}:", _list(_point(each, out) for each in points)]
     parts.append(
         f"In a cell: ours (the paper's) and the difference. {QUOTED}: the paper took the number from earlier work. "
-        f"{ELSEWHERE}: shown for comparison, not reproduced here. With several seeds: their mean ± standard deviation. "
-        "A short version has fewer epochs than the cell asks for and is not compared. A stale record is of settings "
-        f"that its recipe no longer has; its number is not shown. {ADDED}"
+        f"{ELSEWHERE}: shown for comparison, not run here. With several seeds: their mean ± standard deviation. {WORDS}"
     )
     for table in content.tables:
         parts += _table(table, out)
@@ -35,7 +33,7 @@ def markdown(content: Content, out: Path) -> str:
         parts += _figure(figure, out)
     parts += ["## Records", _records(content.used, out)]
     if content.damaged:
-        parts.append("Files that are no records:")
+        parts.append("Files that are passed over:")
         parts.append(_list(f"{_plain(path.name)}: {_plain(why)}" for path, why in content.damaged))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -49,14 +47,14 @@ def _table(shown: ShownTable, out: Path) -> list[str]:
     table = shown.table
     heads = ["", *table.columns]
     rows = [[row[0].cell.row, *(_cell(each, out, counted=not shown.even) for each in row)] for row in shown.rows]
-    notes = sorted({f"{ELSEWHERE} {one.cell.row}: {one.cell.elsewhere}." for one in shown.where("elsewhere")})
     return [
         f"## {label(table)}: {table.title}",
         table.shows,
         f"{shown.tally}.",
         _grid(heads, rows),
+        shown.gains,
         shown.order,
-        *notes,
+        *shown.notes,
         " ".join(protocols(shown.measures, shown.results)),
     ]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from aag.paper import PAPER, Figure, Result, Table
 from aag.report import charts
 from aag.report.cells import CLOSE, ELSEWHERE, QUOTED, Shown, ShownTable, label, seeds, signed
-from aag.report.content import ADDED, Content, Point
+from aag.report.content import WORDS, Content, Point
 from aag.report.findings import NAMES, Found
 from aag.report.protocol import origin, protocols
 from aag.report.records import link
@@ -32,7 +32,8 @@ class Page:
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><link rel="icon" href="data:,">'
             f"<title>{escape(TITLE)}</title><style>\n{style}</style></head>\n<body>\n"
             f"{self._head()}\n<main>\n{self._state()}\n" + "\n".join(sections) + "\n</main>\n"
-            "<footer><p>Written by <code>aag reproduce page</code> from the records named above; no number is typed."
+            "<footer><p>Written by <code>aag reproduce page</code> from the records named above; no number of ours "
+            "is typed."
             "</p></footer>\n</body></html>\n"
         )
 
@@ -45,8 +46,8 @@ class Page:
         return (
             f"<header><h1>{escape(TITLE)}</h1>"
             '<p class="lead">Every table and figure of <cite>AAG: Self-Supervised Representation Learning by Auxiliary '
-            "Augmentation with GNT-Xent Loss</cite> (Tu, Feng, Yang; 2021) with the number we measured beside the "
-            "paper's, in percent.</p>"
+            "Augmentation with GNT-Xent Loss</cite> (Tu, Feng, Yang; 2021); beside the paper's number ours, "
+            "where it was measured, in percent.</p>"
             f'<p class="sum">{escape(self.content.summary)}</p>'
             f'<nav aria-label="Tables and figures"><ul>{links}</ul></nav></header>'
         )
@@ -61,9 +62,8 @@ class Page:
             'Behind it, ours less the paper\'s: <span class="diff up">▲ above or equal</span>, '
             f'<span class="diff near">▽ below by at most {CLOSE}</span>, '
             f'<span class="diff down">▼ below by more</span>. Under it the paper\'s number: {QUOTED} is one that the '
-            f"paper took from earlier work, {ELSEWHERE} one that is shown for comparison and not reproduced here. A "
-            "short version has fewer epochs than the cell asks for and is not compared. A stale record is of settings "
-            f"that its recipe no longer has; its number is not shown. {ADDED}</p></section>"
+            f"paper took from earlier work, {ELSEWHERE} one that is shown for comparison and not run here. {WORDS}</p>"
+            "</section>"
         )
 
     def _point(self, point: Point) -> str:
@@ -83,15 +83,14 @@ class Page:
             tag += f' <span class="tag">not ours {ELSEWHERE}</span>' * bool(first.elsewhere)
             cells = "".join(self._cell(each, counted=not shown.even) for each in row)
             rows.append(f'<tr><th scope="row">{escape(first.row)}{tag}</th>{cells}</tr>')
-        notes = {f"{each.cell.row}: {each.cell.elsewhere}" for each in shown.where("elsewhere")}
-        notes_html = "".join(f"<p class='protocol'>{ELSEWHERE} {escape(note)}.</p>" for note in sorted(notes))
-        order = f"<p>{escape(shown.order)}</p>" if shown.order else ""
+        told = "".join(f"<p>{escape(text)}</p>" for text in (shown.gains, shown.order) if text)
+        notes = "".join(f'<p class="protocol">{escape(note)}</p>' for note in shown.notes)
         caption = f"{label(table)}: {escape(shown.tally)}."
         return (
             f'<section id="{table.id}"><h2><small>{label(table)}</small>{escape(table.title)}</h2>'
             f"<p>{escape(table.shows)}</p>"
             f"{scrolling(label(table), caption, _heads(table.columns), rows, wide=len(table.columns) > 2)}"
-            f"{order}{notes_html}{_protocol(shown.measures, shown.results)}{_missing_command(table, shown)}</section>"
+            f"{told}{notes}{_protocol(shown.measures, shown.results)}{_missing_command(table, shown)}</section>"
         )
 
     def _cell(self, shown: Shown, counted: bool) -> str:
@@ -189,7 +188,7 @@ class Page:
         caption = f"The {len(results)} records that this page shows."
         table = scrolling("Records used", caption, f"<tr>{head}</tr>", rows, kind="list")
         broken = [f"{path.name}: {why}" for path, why in self.content.damaged]
-        damaged = f"<h3>Files that are no records</h3>{_list(map(escape, broken))}" if broken else ""
+        damaged = f"<h3>Files that are passed over</h3>{_list(map(escape, broken))}" if broken else ""
         shown = table if results else "<p>None yet.</p>"
         return f'<section id="records"><h2>Records: where the numbers come from</h2>{shown}{damaged}</section>'
 

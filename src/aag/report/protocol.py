@@ -15,12 +15,12 @@ def protocols(measures: Iterable[str], results: Iterable[Result]) -> list[str]:
     said = []
     for kind in dict.fromkeys(measure.partition("@")[0] for measure in measures):
         layer = "embedding" if kind == "knn" else "features"
-        rows = [row["protocol"] for result in results for row in result.record["evaluation"]]
-        rows = [row for row in rows if row["evaluation"] == kind and row.get("layer") == layer] or [_planned(kind)]
-        alike: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
-        for row in rows:
+        rows = [(result.config.method, row["protocol"]) for result in results for row in result.record["evaluation"]]
+        rows = [(of, row) for of, row in rows if row["evaluation"] == kind and row.get("layer") == layer]
+        alike: dict[tuple[tuple[str, str], ...], list[tuple[str, dict[str, Any]]]] = {}
+        for of, row in rows or [("", _planned(kind))]:
             key = tuple((name, str(value)) for name, value in sorted(row.items()) if name not in ASIDE)
-            alike.setdefault(key, []).append(row)
+            alike.setdefault(key, []).append((of, row))
         said += [_words(kind, group) for group in alike.values()]
     return said
 
@@ -32,18 +32,25 @@ def _planned(kind: str) -> dict[str, Any]:
     return knn_protocol() if kind == "knn" else linear_protocol()
 
 
-def _words(kind: str, rows: list[dict[str, Any]]) -> str:
-    row = rows[0]
-    sizes = sorted({one["dimensions"] for one in rows if "dimensions" in one})
-    size = " or ".join(f"{one}-d" for one in sizes) + " " * bool(sizes)
+def _words(kind: str, rows: list[tuple[str, dict[str, Any]]]) -> str:
+    """Of numbers that were taken alike, by the methods they are of: these may differ in size."""
+    row = rows[0][1]
+    sizes: dict[int, list[str]] = {}
+    for of, one in rows:
+        if "dimensions" in one:
+            sizes.setdefault(one["dimensions"], []).append(of)
+    usual, *others = sorted(sizes, key=lambda size: -len(sizes[size])) or [0]
+    layer = f"{usual}-d {row.get('layer')}" if usual else str(row.get("layer"))
+    if others:
+        told = [f"{size}-d of {' and '.join(dict.fromkeys(sizes[size]))}" for size in others]
+        layer += f" ({', '.join(told)})"
     if kind == "knn":
         return (
             f"kNN: weighted, k = {row.get('k')}, τ = {row.get('temperature')}, {row.get('metric')} similarity on the "
-            f"{size}{row.get('layer')}, un-augmented training images as neighbours; the last epoch's unless an epoch "
-            "is named."
+            f"{layer}, un-augmented training images as neighbours; the last epoch's unless an epoch is named."
         )
     return (
-        f"Linear: one layer on the frozen {size}{row.get('layer')}, {str(row.get('optimizer')).capitalize()} at "
+        f"Linear: one layer on the frozen {layer}, {str(row.get('optimizer')).capitalize()} at "
         f"{row.get('lr')}, {row.get('schedule')}, {row.get('epochs')} epochs, batch {row.get('batch_size')}, no "
         f"augmentation; {row.get('reported')}."
     )
