@@ -11,6 +11,7 @@ import torch
 from aag import nets
 from aag.cli import Bench
 from aag.config import LOSSES_OF, METHODS, TrainConfig, recipe_config
+from aag.paper.plan import Reproduce
 from aag.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
@@ -60,7 +61,7 @@ def test_every_table_has_its_place(tables):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_option_exists(name):
-    options = [*fields(TrainConfig), *fields(Bench)]
+    options = [*fields(TrainConfig), *fields(Bench), *fields(Reproduce)]
     known = {"--" + field.name.replace("_", "-") for field in options} | {"--help"}
     known |= {"--no-" + field.name for field in options if field.type is bool}
     page = PAGES[name]

@@ -143,6 +143,7 @@ def test_time_to_go_comes_from_the_records():
     ran = reproduce("--results", there)
     assert re.search(r"^table7 .* \d+ min ", ran.out, re.MULTILINE)
     assert "by the nearest records (NVIDIA H200" in ran.out
+    assert reproduce("Table7", "--plan", "--results", there).out.startswith("aag train --data cifar10")
 
 
 @pytest.mark.parametrize(
@@ -151,6 +152,7 @@ def test_time_to_go_comes_from_the_records():
         (["tabel1"], "unknown table or figure 'tabel1'; did you mean"),
         (["table1", "--row", "Instnace"], "unknown row 'Instnace'; did you mean Instance?"),
         (["--row", "Instnace"], "unknown row 'Instnace'; did you mean Instance"),
+        (["table1", "page"], "the page is of all tables and figures: aag reproduce page"),
         (["--plan"], "name a table or a figure, or all"),
         (["--shard", "1/2"], "name a table or a figure, or all"),
         (["table1", "--epochs-scale", "0"], "--epochs-scale must lie above 0"),

@@ -179,7 +179,7 @@ def test_the_sums_are_of_all_cells(tmp_path):
     )
     assert found[0].close_words == "1 of 34 cells (AAG, CIFAR-10, ResNet-18)"
     assert found[0].open_words == "32 of 34 cells"
-    assert found[6].tally == "1 of 6 cells run, 1 of them within 0.5 of the paper or above; 1 seed each"
+    assert found[6].tally == "1 of 6 cells run, 1 of them within 0.5 of the paper or above; 1 seed"
 
 
 def test_a_tables_own_comparison_stands_beside_the_papers(folder):
@@ -226,6 +226,8 @@ def test_what_is_wrong_with_the_records_is_told(folder, tmp_path):
     told = Content(folder).warnings
     assert len(told) == 3
     assert told[0].startswith(f"{folder / 'damaged.json'} is passed over: ")
+    assert Content(tmp_path).warnings == [f"there is no record in {tmp_path}: the page shows nothing of ours"]
+    write(tmp_path, record(PAPER))
     assert Content(tmp_path).warnings == []
     none = tmp_path / "none"
     assert Content(none).warnings == [f"there is no folder {none}: the page shows nothing of ours"]

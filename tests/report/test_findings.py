@@ -31,7 +31,7 @@ def test_the_sweep_by_batch_size(folder):
         "The best batch size by kNN is 128 (88.87), of 5 run; 512, the largest, is lower by 2.77. "
         "It falls from 128 to 256, from 256 to 512."
     )
-    assert one.words[2] == "kNN, 20 of 200 epochs: 61.00 at 1024; 1 seed each."
+    assert one.words[2] == "kNN, 20 of 200 epochs: 61.00 at 1024; 1 seed."
     assert [line.hollow for line in one.panels[""]] == [False, True]  # a short version is no point of the line
     assert one.missing == ("batch size 1024: run only in a short version",)
 
@@ -40,7 +40,7 @@ def test_the_sweep_by_epochs(folder):
     one = found(folder, "figure2")
     assert "The best number of epochs by kNN is 1000 (91.30), of 5 run, the largest. It never falls." in one.words
     assert "Linear evaluation is above kNN at 5 of 5 points." in one.words
-    assert "kNN, other lengths: 86.80 at 100; 1 seed each." in one.words
+    assert "kNN, other lengths: 86.80 at 100; 1 seed." in one.words
     assert not one.missing
     assert len(one.results) == 8
 
@@ -49,7 +49,7 @@ def test_gradients_that_are_constant_or_fall(folder):
     positive, negative, similarity, _ = found(folder, "figure4").words
     assert positive == (
         "|∇s⁺|: NT-Xent falls from 10 to 0.193; GNT-Xent is constant at 10 (it varies by 0.0 %); "
-        "GNT-Xent is above NT-Xent at 79 of 80 points."
+        "GNT-Xent is above NT-Xent at 79 of 80 points of training."
     )
     assert "GNT-Xent is constant" in negative
     assert "GNT-Xent is above NT-Xent at 80 of 80 points" in similarity
@@ -75,7 +75,10 @@ def test_records_without_curves_say_so(tmp_path, broken):
 
 def test_accuracy_and_loss_of_both_losses(folder):
     knn, loss = found(folder, "figure5").words
-    assert knn == "kNN: NT-Xent ends at 86.50; GNT-Xent ends at 88.90; GNT-Xent is above NT-Xent at 20 of 20 points."
+    assert (
+        knn
+        == "kNN: NT-Xent ends at 86.50; GNT-Xent ends at 88.90; GNT-Xent is above NT-Xent at 20 of 20 points of training."
+    )
     assert "NT-Xent falls from 14.4 to 3 and never goes below zero" in loss
     assert "GNT-Xent falls from 6.4 to −5 and is below zero from epoch 120 on" in loss
 
@@ -134,6 +137,15 @@ def test_what_a_sweep_has_not_is_told_with_its_reason(tmp_path):
 def test_constant_is_what_hardly_varies(tmp_path, values, told):
     write(tmp_path, record(PAPER, curves=curves(falling=False) | {"negative_similarity": values}))
     assert told in found(tmp_path, "figure4").words[3]
+
+
+def test_a_trial_of_a_few_epochs_is_no_point_of_the_figure(tmp_path):
+    for epochs, knn in ((1, 30.0), (99, 86.0), (100, 86.8), (200, 88.9)):
+        write(tmp_path, record(replace(PAPER, epochs=epochs), knn))
+    assert found(tmp_path, "figure2").words[:2] == (
+        "kNN: 88.90 at 200; 1 seed.",
+        "kNN, other lengths: 86.80 at 100; 1 seed.",
+    )
 
 
 def test_of_equal_points_the_largest_is_the_best(tmp_path):

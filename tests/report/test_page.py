@@ -187,9 +187,9 @@ def test_one_seed_of_all_cells_is_said_once(tmp_path):
     write(tmp_path / "results", record(PAPER))
     assert write_pages(tmp_path / "results", tmp_path / "page.html", tmp_path / "page.md") == []
     text, told = (tmp_path / "page.html").read_text(), (tmp_path / "page.md").read_text()
-    assert "<span>Table 7: 1 of 6 cells run, 1 of them within 0.5 of the paper or above; 1 seed each.</span>" in text
+    assert "<span>Table 7: 1 of 6 cells run, 1 of them within 0.5 of the paper or above; 1 seed.</span>" in text
     assert "1 seed:" not in text
-    assert "\n\n1 of 6 cells run, 1 of them within 0.5 of the paper or above; 1 seed each.\n" in told
+    assert "\n\n1 of 6 cells run, 1 of them within 0.5 of the paper or above; 1 seed.\n" in told
 
 
 def test_both_pages_are_written_or_neither(folder, tmp_path):

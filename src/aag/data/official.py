@@ -1,6 +1,7 @@
 """The sets known by name, read from wherever they lie: the package, an .npz, or the authors' own files."""
 
 import logging
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 
@@ -18,7 +19,8 @@ def read_known(entry: Known, splits: Collection[str], root: str | Path | None = 
     """The splits of a known set from wherever it lies; an archive is kept as an .npz for the next time."""
     place = find(entry, root)
     if place is None:
-        raise AAGError(f"{entry.name} is not in {data_root(root)}; to get it: aag data fetch {entry.name}")
+        there = f" --data-root {shlex.quote(str(root))}" if root else ""
+        raise AAGError(f"{entry.name} is not in {data_root(root)}; to get it: aag data fetch {entry.name}{there}")
     if place.kind == "bundled":
         from aag.data import bundled
 

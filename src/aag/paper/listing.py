@@ -3,25 +3,22 @@
 import textwrap
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from aag.errors import AAGError
 from aag.paper.experiments import PAPER, Figure, Table
 from aag.paper.plan import Planned, Reproduce, Standing, select, standing
 from aag.paper.results import Results
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 Stand = Mapping[str, Standing]  # by the run's name
 DONE = (Standing.RECORDED, Standing.PARTIAL)
 HINT = """\
 aag reproduce table7              runs what is missing, resumes what was cut off; Ctrl-C saves, the same command goes on
 aag reproduce table7 --plan       prints the commands, for a scheduler; --shard 2/8 takes a part
-aag reproduce table1 --dataset cifar10 --network resnet18 --row AAG       takes a column, a row or a cell"""
+aag reproduce table1 --dataset cifar10 --network resnet18 --row AAG       takes a column, a row or a cell
+aag reproduce page                writes one page: all of it, ours beside the paper's"""
 
 
-def show(options: Reproduce, results: Results, console: "Console") -> None:
+def listing(options: Reproduce, results: Results, width: int) -> str:
     every = select(options, PAPER.values())
     in_all = {run.name: standing(run, results) for run in every}
     # Each on two lines: beside six columns of numbers a sentence has no room.
@@ -33,7 +30,7 @@ def show(options: Reproduce, results: Results, console: "Console") -> None:
             continue
         stand = {run.name: standing(run, results) for run in runs}  # a figure may lack what a table does not need
         lines.append(f"{part.id:<8}{counts(runs, stand)}  {to_go(runs, stand, results):<15}  {part.title}")
-        lines += textwrap.wrap(first_sentence(part.shows), max(40, console.width), initial_indent=indent,
+        lines += textwrap.wrap(first_sentence(part.shows), max(40, width), initial_indent=indent,
                                subsequent_indent=indent)  # fmt: skip
     lines.append("")
     if options.epochs_scale != 1:
@@ -42,11 +39,11 @@ def show(options: Reproduce, results: Results, console: "Console") -> None:
         )
     done = sum(each in DONE for each in in_all.values())
     lines.append(f"Many share runs: {len(every)} in all, {done} recorded; to go: {to_go(every, in_all, results)}.")
-    if machines := sorted({result.gpu or "a CPU" for result in results.all}):
-        lines.append(f"Times are of training, by the nearest records ({', '.join(machines)}); ? where none is near.")
+    if results.all:
+        lines.append(f"Times are of training, by the nearest records ({machines(results)}); ? where none is near.")
     if Standing.PARTIAL in in_all.values():
         lines.append("* recorded without something that the figure is drawn from.")
-    console.print("\n".join([*lines, "", HINT]), highlight=False, soft_wrap=True)
+    return "\n".join([*lines, "", HINT])
 
 
 def chosen(options: Reproduce, part: Table | Figure) -> list[Planned] | None:
@@ -77,6 +74,11 @@ def to_go(runs: list[Planned], stand: Stand, results: Results) -> str:
         return "–"
     words = [*([duration(sum(known))] if known else []), *(["?"] if len(known) < len(times) else [])]
     return " + ".join(words)
+
+
+def machines(results: Results) -> str:
+    """What the records were made on."""
+    return ", ".join(sorted({result.gpu or "a CPU" for result in results.all}))
 
 
 def duration(seconds: float) -> str:

@@ -22,7 +22,8 @@ WORK = {"alexnet": 1, "resnet18": 3, "resnet50": 11}  # of a view, roughly
 @dataclass(frozen=True)
 class Reproduce:
     """The paper's tables and figures: runs what a table still needs, skips what is recorded, resumes what was cut off.
-    Without a name: what each table and figure shows and needs, and what is done."""
+    Without a name: what each table and figure shows and needs, and what is done. `aag reproduce page` writes all of it
+    as one page, ours beside the paper's."""
 
     what: tuple[str, ...]
     """table1 … table7, figure1 … figure6, several of them, or all."""
@@ -118,7 +119,9 @@ def places(part: Table | Figure) -> list[Place]:
 def named(what: Iterable[str]) -> list[Table | Figure]:
     """The tables and figures of these names, each once."""
     chosen: dict[str, Table | Figure] = {}
-    for name in what:
+    for name in map(str.lower, what):
+        if name == "page":
+            raise AAGError("the page is of all tables and figures: aag reproduce page")
         if name != "all" and name not in PAPER:
             raise unknown("table or figure", name, [*PAPER, "all"])
         chosen |= PAPER if name == "all" else {name: PAPER[name]}

@@ -145,10 +145,16 @@ class Results:
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, AAGError)
 
 
+class _Unfit(ValueError):
+    """A part of a record is not of its kind; the words are ours."""
+
+
 def _why(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"it has no {error}"
-    return " ".join(str(error).split()) if isinstance(error, OSError | ValueError | AAGError) else "it is no record"
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+        return "it is empty, cut off, or no JSON"
+    return " ".join(str(error).split()) if isinstance(error, OSError | _Unfit | AAGError) else "it is no record"
 
 
 def _read(path: Path) -> Result:
@@ -184,7 +190,7 @@ def _read(path: Path) -> Result:
 
 def _need(true: bool, else_say: str) -> None:
     if not true:
-        raise ValueError(else_say)
+        raise _Unfit(else_say)
 
 
 def number(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aag.errors import AAGError
 from aag.files import writing
-from aag.paper.listing import show, to_go
+from aag.paper.listing import listing, machines, to_go
 from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, holds, lacking, select, standing
 from aag.paper.results import Results
 
@@ -32,11 +32,11 @@ def reproduce(options: Reproduce, console: "Console") -> int:
     runs = select(options) if options.what else []
     results = Results(options.results)
     stand = {run.name: standing(run, results) for run in runs}
-    if not options.what:
-        show(options, results, console)
+    told = "" if options.what else listing(options, results, console.width)
     for path, why in results.damaged.items():
         warn(f"{path} is passed over: {why}")
     if not options.what:
+        console.print(told, highlight=False, soft_wrap=True)
         return 0
     if options.plan:
         plan(runs, stand, results)
@@ -96,6 +96,7 @@ class Runner:
             self.say(f"nothing to run for {', '.join(self.options.what)}")
             return 0
         left = f"; to go: {to_go(runs, stand, results)}" if todo else ""
+        left += f" by the records ({machines(results)})" if "min" in left else ""
         self.say(f"{len(runs)} run{'s' * (len(runs) != 1)}, {len(runs) - len(todo)} recorded{left}")
         outcomes: Counter[str] = Counter()
         for number, run in enumerate(todo, 1):
@@ -109,7 +110,8 @@ class Runner:
             finally:
                 _clear()
         if todo:
-            self.say("\n" + ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
+            again = "; the same command looks again at what was skipped" * bool(outcomes["skipped"])
+            self.say("\n" + ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if count) + again)
         return 2 if outcomes["failed"] else 0
 
     def guarded(self, run: Planned) -> str:

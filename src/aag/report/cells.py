@@ -232,8 +232,8 @@ def seeds(count: int) -> str:
 
 def evenly(cells: Iterable[Shown]) -> str:
     """The number of seeds where all have the same, else nothing."""
-    counts = {len(shown.values) for shown in cells if shown.values}
-    return f"{seeds(counts.pop())} each" if len(counts) == 1 else ""
+    counts = [len(shown.values) for shown in cells if shown.values]
+    return f"{seeds(counts[0])}{' each' * (len(counts) > 1)}" if len(set(counts)) == 1 else ""
 
 
 def signed(difference: float, digits: int = 2) -> str:

@@ -59,6 +59,8 @@ class Content:
         folder = self.results.folder
         if not folder.is_dir():
             return [f"there is no folder {folder}: the page shows nothing of ours"]
+        if not self.results.all and not self.damaged:
+            return [f"there is no record in {folder}: the page shows nothing of ours"]
         return [f"{path} is passed over: {why}" for path, why in self.damaged]
 
     def state(self) -> dict[str, list[Point]]:

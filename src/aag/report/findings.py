@@ -158,6 +158,7 @@ def _sweep(figure: Figure, results: Results) -> Found:
         if by_epochs:  # a shorter run has its own place on this axis
             other = {each.config.epochs for one in figure.series for each in results.short(one.config)}
             other -= {one.config.epochs for one in figure.series}
+            other = {epochs for epochs in other if epochs >= min(one.config.epochs for one in figure.series) / 2}
             for epochs in sorted(other):
                 config = replace(figure.series[0].config, epochs=epochs)
                 shown = show(_cell_of(config, measure), results)
@@ -228,7 +229,7 @@ def _curve_words(curve: str, lines: list[Drawn]) -> str:
         both = [x for x in before if x in after and x > 0]
         above = sum(after[x] > before[x] for x in both)
         if both:
-            told.append(f"{lines[1].name} is above {lines[0].name} at {above} of {len(both)} points")
+            told.append(f"{lines[1].name} is above {lines[0].name} at {above} of {len(both)} points of training")
     return f"{_begin(NAMES[curve])}: {'; '.join(told)}."
 
 

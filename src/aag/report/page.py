@@ -90,7 +90,8 @@ class Page:
             f'<section id="{table.id}"><h2><small>{label(table)}</small>{escape(table.title)}</h2>'
             f"<p>{escape(table.shows)}</p>"
             f"{scrolling(label(table), caption, _heads(table.columns), rows, wide=len(table.columns) > 2)}"
-            f"{told}{notes}{_protocol(shown.measures, shown.results)}{_missing_command(table, shown)}</section>"
+            f"{told}{notes}{_protocol(shown.measures, shown.results)}{_missing_command(table, bool(shown.open))}"
+            "</section>"
         )
 
     def _cell(self, shown: Shown, counted: bool) -> str:
@@ -138,7 +139,8 @@ class Page:
             f'<section id="{figure.id}"><h2><small>{label(figure)}</small>{escape(figure.title)}</h2>'
             f"<p>{escape(figure.shows)}</p><div{alone}><figure>{self._panels(found)}</figure>"
             f'<div class="beside"><div><h3>The paper</h3><p>{escape(figure.behaviour)}</p></div>{beside}</div></div>'
-            f"{_protocol(found.measures, found.results)}{from_records}</section>"
+            f"{_protocol(found.measures, found.results)}{from_records}{_missing_command(figure, bool(found.missing))}"
+            "</section>"
         )
 
     def _panels(self, found: Found) -> str:
@@ -216,10 +218,8 @@ def _protocol(measures: Iterable[str], results: Iterable[Result]) -> str:
     return "".join(f'<p class="protocol">{escape(said)}</p>' for said in protocols(measures, results))
 
 
-def _missing_command(table: Table, shown: ShownTable) -> str:
-    if len(shown.where("done")) == len(shown.wanted):
-        return ""
-    return f'<p class="protocol">To run what is missing: <code>aag reproduce {table.id}</code></p>'
+def _missing_command(part: Table | Figure, missing: bool) -> str:
+    return f'<p class="protocol">To run what is missing: <code>aag reproduce {part.id}</code></p>' * missing
 
 
 def _anchor(part: Table | Figure) -> str:
