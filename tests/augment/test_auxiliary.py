@@ -1,4 +1,4 @@
-"""AutoAugment, RandAugment and the auxiliary view: what is drawn, how often, and what it does to the pixels."""
+"""AutoAugment and RandAugment: what is drawn, how often, and what it does to the pixels."""
 
 from collections import Counter, defaultdict
 from fractions import Fraction
@@ -7,46 +7,18 @@ from math import ceil
 import by_pillow
 import pytest
 import torch
-from scipy.stats import chi2_contingency, chisquare
+from draws import CHANCE, PLAIN, assert_distributed, blank
+from scipy.stats import chisquare
 from torch import Tensor
-from torch.nn.functional import pad
 
-from aag.augment import OPS, POLICIES, Augmentation, AutoAugment, AuxiliaryAugment, RandAugment, auxiliary, keys
+from aag.augment import OPS, POLICIES, AutoAugment, AuxiliaryAugment, RandAugment, auxiliary, keys
 from aag.errors import AAGError
 
-CHANCE = 1e-3  # the seeds are fixed, so a test that passes once always does
 N = 40_000
 SIGNED_BY_SIDE = {"ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"}
 FACTORS = {"Brightness", "Color", "Contrast", "Sharpness"}
-PLAIN = {"Identity", "AutoContrast", "Equalize", "Invert"}
 
 Step = tuple[str, float]  # an operation and its magnitude, 0 where it has none
-
-
-def blank(count: int, height: int = 32, width: int = 32) -> Tensor:
-    """Images that take no memory: for looking at draws."""
-    return torch.zeros(1, 3, height, width, dtype=torch.uint8).expand(count, -1, -1, -1)
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """Calls an augmentation and gives, for each image, the operations it was to get, one after another."""
-
-    def look(augmentation: Augmentation, images: Tensor, key: Tensor | None = None, act: bool = False):
-        apply_each, places = auxiliary.apply_each, []
-
-        def record(op: Tensor, images: Tensor, magnitude: Tensor) -> Tensor:
-            names = [OPS[number] for number in op.tolist()]
-            values = [round(value, 9) for value in magnitude.tolist()]
-            places.append([(n, 0.0 if n in PLAIN else v) for n, v in zip(names, values, strict=True)])
-            return apply_each(op, images, magnitude) if act else images
-
-        with monkeypatch.context() as patch:
-            patch.setattr(auxiliary, "apply_each", record)
-            out = augmentation(images, key=key)
-        return list(zip(*places, strict=True)), out
-
-    return look
 
 
 def meanings(op: str, level: int, side: int) -> list[float]:
@@ -61,21 +33,6 @@ def meanings(op: str, level: int, side: int) -> list[float]:
         return [round(1 - 0.1 * level, 9), round(1 + 0.1 * level, 9)]
     widest = {"ShearX": 0.3, "ShearY": 0.3, "Rotate": 30}.get(op, 150 / 331 * side)
     return [round(-widest * level / 9, 9), round(widest * level / 9, 9)]
-
-
-def assert_distributed(counts: Counter, expected: dict) -> None:
-    """A χ² test of counts against probabilities; the rare outcomes are taken together, others may not occur."""
-    assert set(counts) <= {outcome for outcome, p in expected.items() if p > 0}
-    total = sum(counts.values())
-    often = [outcome for outcome, p in expected.items() if p * total >= 5]
-    observed = [counts[outcome] for outcome in often]
-    wanted = [expected[outcome] * total for outcome in often]
-    if total - sum(wanted) > 1:
-        observed.append(total - sum(observed))
-        wanted.append(total - sum(wanted))
-    scale = sum(observed) / sum(wanted)  # 1 but for rounding
-    assert scale == pytest.approx(1, abs=1e-3)
-    assert chisquare(observed, [w * scale for w in wanted]).pvalue > CHANCE
 
 
 def always(op: str, level: int):
@@ -284,115 +241,6 @@ def test_no_rounding_moves_a_solarize_threshold_across_a_level(monkeypatch, bins
 def test_n_operations_follow_each_other(drawn, n):
     steps, _ = drawn(RandAugment(n), blank(50))
     assert {len(step) for step in steps} == {n}
-
-
-# --- the auxiliary view ----------------------------------------------------------------------------------------------
-
-
-class Nothing(Augmentation):
-    """A policy that leaves the crop to be looked at."""
-
-    def draw(self, images: Tensor, key: Tensor) -> Tensor:
-        return images
-
-
-@pytest.mark.parametrize("policy", [AutoAugment(), RandAugment()], ids=str)
-def test_without_a_crop_the_view_is_the_policys(photographs, policy):
-    key = keys(0, 3, torch.arange(200))
-    assert torch.equal(
-        AuxiliaryAugment(policy, crop="none")(photographs[:200], key=key), policy(photographs[:200], key=key)
-    )
-
-
-@pytest.mark.parametrize("crop", ["resized", "padded"])
-def test_the_crop_does_not_change_what_the_policy_draws(photographs, drawn, crop):
-    key = keys(0, 3, torch.arange(200))
-    alone, _ = drawn(AutoAugment(), photographs[:200], key)
-    after_crop, _ = drawn(AuxiliaryAugment(crop=crop), photographs[:200], key)
-    assert after_crop == alone
-
-
-def test_resized_crop_comes_first_and_is_within_a_level_of_pillows(photographs, monkeypatch):
-    resample, seen = auxiliary.resample, []
-    monkeypatch.setattr(auxiliary, "resample", lambda *args: seen.append(args) or resample(*args))
-    key = keys(0, 0, torch.arange(300))
-    ours = AuxiliaryAugment(Nothing())(photographs[:300], key=key)
-    ((_, box, flip, size),) = seen
-    assert size == (32, 32)
-    assert 0.2 * 1024 * 0.9 < (box[:, 2] * box[:, 3]).min() < 300
-    theirs = [by_pillow.crop_and_resize(*one, size) for one in zip(photographs[:300], box, flip, strict=True)]
-    assert by_pillow.levels_apart(ours, torch.stack(theirs)) <= 1
-    policy = AutoAugment()
-    assert torch.equal(AuxiliaryAugment(policy)(photographs[:300], key=key), policy(ours, key=key))
-
-
-@pytest.mark.parametrize("crop", ["resized", "padded"])
-def test_crop_flip_and_policy_are_drawn_independently(drawn, monkeypatch, crop):
-    seen = {}
-
-    def watched_resample(images, box, flip, size):
-        top, left, height, width = box.T
-        seen.update(small=height * width < 600, high=2 * top < 32 - height, left=2 * left < 32 - width, flip=flip)
-        return images.float()
-
-    def watched_affine(images, matrix):
-        sign, _, right, _, _, down = matrix.T
-        seen.update(left=right - 32 * (sign < 0) < 0, high=down < 0, flip=sign < 0)
-        return images
-
-    monkeypatch.setattr(auxiliary, "resample", watched_resample)
-    monkeypatch.setattr(auxiliary, "affine", watched_affine)
-    steps, _ = drawn(AuxiliaryAugment(RandAugment(), crop=crop), blank(12_000))
-    of_crop = {name: value.long() for name, value in seen.items() if name != "flip"}
-    others = {"flip": seen["flip"].long()}
-    for place in (0, 1):
-        others[f"operation {place}"] = torch.tensor([OPS.index(step[place][0]) for step in steps])
-    assert all(0.2 < value.double().mean() < 0.8 for value in of_crop.values())
-    pairs = [(a, b) for a in {**of_crop, "flip": 0} for b in others if a != b]
-    for a, b in pairs:
-        table = torch.bincount({**of_crop, **others}[a] * len(OPS) + others[b], minlength=2 * len(OPS)).view(2, -1)
-        occurring = table[:, table.sum(dim=0) > 0]
-        assert chi2_contingency(occurring).pvalue > CHANCE / len(pairs), f"{a} and {b}"
-
-
-def padded_crops(images: Tensor, reach: int) -> dict[tuple[int, int, bool], Tensor]:
-    """Every crop of the images, framed by gray, and its mirror image."""
-    side = images.shape[3]
-    framed = pad(images, (reach,) * 4, value=128)
-    crops = {}
-    for down in range(2 * reach + 1):
-        for right in range(2 * reach + 1):
-            crop = framed[..., down : down + side, right : right + side]
-            crops[down, right, False] = crop
-            crops[down, right, True] = crop.flip(3)
-    return crops
-
-
-def test_padded_crops_are_whole_shifts_of_the_framed_image_all_equally_likely(photographs):
-    images = photographs[:1000]
-    out = AuxiliaryAugment(Nothing(), crop="padded", pad=2)(images, key=keys(0, 0, torch.arange(1000)))
-    crops = padded_crops(images, 2)
-    counts = Counter({which: int((out == crop).flatten(1).all(dim=1).sum()) for which, crop in crops.items()})
-    assert sum(counts.values()) == 1000  # each view is one of the crops, and only one
-    assert_distributed(counts, dict.fromkeys(crops, 1 / 50))
-
-
-def test_padded_crops_reach_four_pixels(photographs):
-    out = AuxiliaryAugment(Nothing(), crop="padded", flip=0.0)(photographs[:1].expand(1000, -1, -1, -1))
-    crops = {which: crop for which, crop in padded_crops(photographs[:1], 4).items() if not which[2]}
-    found = {which for which, crop in crops.items() if (out == crop).flatten(1).all(dim=1).any()}
-    assert found == set(crops)
-
-
-@pytest.mark.parametrize("crop", ["resized", "padded"])
-@pytest.mark.parametrize(("flip", "low", "high"), [(0.0, 0, 0), (0.5, 440, 560), (1.0, 1000, 1000)])
-def test_flips_occur_with_their_probability(photographs, crop, flip, low, high):
-    uncropped = AuxiliaryAugment(Nothing(), crop=crop, flip=flip, scale=(1, 1), ratio=(1, 1), pad=0)
-    out = uncropped(photographs)
-    mirrored = (out == photographs.flip(3)).flatten(1).all(dim=1)
-    straight = (out == photographs).flatten(1).all(dim=1)
-    assert (mirrored ^ straight).all()
-    assert low <= mirrored.sum() <= high
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
