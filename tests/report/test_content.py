@@ -204,6 +204,9 @@ def test_fewer_rounds_of_a_run_are_a_short_version(tmp_path):
     write(tmp_path, record(replace(recipe_config("auto", "cifar10", "and"), epochs=400, rounds=2), 84.4))
     (shown,) = show_tables(Results(tmp_path))[0].where("short")
     assert (shown.name, shown.note, shown.ours) == ("AND, CIFAR-10, ResNet-18", "400 of 1000 epochs", "84.40")
+    write(tmp_path, record(replace(recipe_config("auto", "cifar10", "and"), epochs=400), 70.0))  # five rounds of 80
+    (shown,) = show_tables(Results(tmp_path))[0].where("short")
+    assert shown.values == (70.0,)  # one of them, and never the mean of both
 
 
 def test_what_is_not_run_here_is_named(folder):

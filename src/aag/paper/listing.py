@@ -42,7 +42,7 @@ def listing(options: Reproduce, results: Results, width: int) -> str:
     if results.all:
         lines.append(f"Times are of training, by the nearest records ({machines(results)}); ? where none is near.")
     if Standing.PARTIAL in in_all.values():
-        lines.append("* recorded without something that the figure is drawn from.")
+        lines.append("* recorded without something that the table or figure shows.")
     return "\n".join([*lines, "", HINT])
 
 

@@ -79,7 +79,7 @@ class Planned:
 
 class Standing(StrEnum):
     RECORDED = "recorded"
-    PARTIAL = "in part"  # recorded, without something that a figure is drawn from
+    PARTIAL = "in part"  # recorded, without something that a table or figure shows
     BEGUN = "begun"  # its folder has a checkpoint: trained in part, or wholly and not evaluated
     STALE = "stale"  # recorded with settings that its recipe no longer has
     MISSING = "missing"

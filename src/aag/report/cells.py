@@ -77,8 +77,8 @@ def show(cell: Cell, results: Results) -> Shown:
     if measured := _measured(found, cell.measure):
         return Shown(cell, "done", *_unzip(measured), stale)
     shorter = results.short(cell.config)
-    for epochs in sorted({result.config.epochs for result in shorter}, reverse=True):
-        same = [each for each in shorter if each.config.epochs == epochs]
+    for epochs, rounds in sorted({(each.config.epochs, each.config.rounds) for each in shorter}, reverse=True):
+        same = [each for each in shorter if (each.config.epochs, each.config.rounds) == (epochs, rounds)]
         measure = in_short(cell.measure, same[0].config, cell.config)
         if measured := _measured(same, measure):
             return Shown(cell, "short", *_unzip(measured), stale, _short_words(measure, epochs, cell))
@@ -98,8 +98,8 @@ def _unzip(measured: list[tuple[Result, float]]) -> tuple[tuple[Result, ...], tu
 def _short_words(measure: str, epochs: int, cell: Cell) -> str:
     assert cell.config is not None
     place, asked = (each.partition("@")[2] for each in (measure, cell.measure))
-    whole = f"{epochs} of {cell.config.epochs} epochs"
-    return f"epoch {place} of {epochs}, not {asked} of {cell.config.epochs}" if place else whole
+    of = cell.config.epochs
+    return f"epoch {place} of {epochs}, not {asked} of {of}" if place else f"{epochs} of {of} epochs"
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,8 @@ class ShownTable:
             base = self._base(shown)
             if base and shown.difference is not None and base.difference is not None:
                 theirs = signed(_paper(shown) - _paper(base), 1)
-                told.append(f"{self._name(shown)} {signed(shown.mean - base.mean)} ({theirs})")
+                ours = signed(round(shown.mean, 2) - round(base.mean, 2))  # as they are shown
+                told.append(f"{self._name(shown)} {ours} ({theirs})")
         return f"Against “{self.table.against}”, ours (the paper's): {'; '.join(told)}." if told else ""
 
     def _base(self, shown: Shown) -> Shown | None:

@@ -89,7 +89,7 @@ def _beginning(lines: list[Drawn]) -> str:
     later = [y for line in lines for x, y in line.points if x > START * end]
     if not later or max(later) - min(later) >= SMALL * (max(whole) - min(whole)):
         return ""
-    begins = " and ".join(f"{tick(float(f'{line.points[0][1]:.3g}'))} ({line.name})" for line in lines)
+    begins = " and ".join(f"{line.points[0][1]:.3g} ({line.name})" for line in lines)
     return f'<p class="protocol">Begins at {escape(begins)}, outside the picture.</p>'
 
 

@@ -33,8 +33,7 @@ class Page:
             f"<title>{escape(TITLE)}</title><style>\n{style}</style></head>\n<body>\n"
             f"{self._head()}\n<main>\n{self._state()}\n" + "\n".join(sections) + "\n</main>\n"
             "<footer><p>Written by <code>aag reproduce page</code> from the records named above; no number of ours "
-            "is typed."
-            "</p></footer>\n</body></html>\n"
+            "is typed.</p></footer>\n</body></html>\n"
         )
 
     # --- the top ----------------------------------------------------------------------------------------------------
