@@ -51,6 +51,13 @@ def test_half_a_point_below_the_paper_is_the_limit(tmp_path, knn, close):
     assert shown(tmp_path, "table7", "full model").close == close
 
 
+def test_what_is_far_above_the_paper_is_named(tmp_path):
+    write(tmp_path, record(PAPER, 91.3))
+    write(tmp_path, record(replace(PAPER, network="alexnet"), 78.0))
+    points = Content(tmp_path).state()["Of these more than 3 above the paper, so that more than the method must differ"]
+    assert [(label(*point.of), point.name) for point in points] == [("Table 1", "AAG, CIFAR-10, AlexNet")]
+
+
 def test_a_short_version_is_never_the_number(folder):
     cell = shown(folder, "table7", "StepLR")
     assert (cell.state, cell.note) == ("short", "20 of 200 epochs")
@@ -257,6 +264,18 @@ def test_a_protocol_is_that_of_the_records(tmp_path):
     write(tmp_path, record(replace(PAPER, seed=1)))
     assert len(protocols(["knn"], Results(tmp_path).all)) == 2  # two ways to measure are two numbers
     assert "Adam at 0.01" in protocols(["linear"], [])[0]  # nothing measured yet: as it is going to be
+
+
+def test_sizes_that_differ_are_told_by_what_decides_them(tmp_path):
+    alexnet, clusters = replace(PAPER, network="alexnet"), recipe_config("auto", "cifar10", "deepcluster")
+    for config, embedding, features in ((PAPER, 128, 512), (alexnet, 128, 1024), (clusters, 512, 512)):
+        made = record(config, linear=80.0)
+        for row, size in zip(made["evaluation"], (embedding, features), strict=True):
+            row["protocol"]["dimensions"] = size
+        write(tmp_path, made)
+    knn, linear = protocols(["knn", "linear"], Results(tmp_path).all)
+    assert "128-d embedding (512-d of deepcluster)" in knn
+    assert "512-d features (1024-d of alexnet)" in linear
 
 
 def test_where_a_record_comes_from(tmp_path):

@@ -10,6 +10,7 @@ from itertools import combinations
 from aag.paper import PAPER, Cell, Figure, Result, Results, Table, in_short
 
 CLOSE = 0.5  # percentage points below the paper that still count as reproduced
+FAR = 3.0  # above it, from which on something besides the method must differ
 
 NAMED = 6  # cells that a list still names one by one
 
@@ -136,6 +137,10 @@ class ShownTable:
     @property
     def below(self) -> list[Shown]:
         return [shown for shown in self.where("done") if not shown.close]
+
+    @property
+    def far_above(self) -> list[Shown]:
+        return [shown for shown in self.cells if shown.difference is not None and shown.difference > FAR]
 
     @property
     def close(self) -> list[Shown]:

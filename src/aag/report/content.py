@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from aag.paper import PAPER, Figure, Result, Results, Table
-from aag.report.cells import CLOSE, Shown, show_tables
+from aag.report.cells import CLOSE, FAR, Shown, show_tables
 from aag.report.findings import find_in
 
 WORDS = (
@@ -71,6 +71,9 @@ class Content:
         return {
             f"Run, within {CLOSE} of the paper or above": [
                 Point((one.table,), text=one.close_words) for one in self.tables if one.close
+            ],
+            f"Of these more than {FAR:g} above the paper, so that more than the method must differ": [
+                Point((one.table,), shown.name, cell=shown) for one in self.tables for shown in one.far_above
             ],
             f"Run, and more than {CLOSE} below the paper": [
                 Point((one.table,), shown.name, cell=shown) for one in self.tables for shown in one.below

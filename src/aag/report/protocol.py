@@ -14,8 +14,8 @@ def protocols(measures: Iterable[str], results: Iterable[Result]) -> list[str]:
     results = list(results)
     said = []
     for kind in dict.fromkeys(measure.partition("@")[0] for measure in measures):
-        layer = "embedding" if kind == "knn" else "features"
-        rows = [(result.config.method, row["protocol"]) for result in results for row in result.record["evaluation"]]
+        layer, decides = ("embedding", "method") if kind == "knn" else ("features", "network")  # on the size
+        rows = [(getattr(one.config, decides), row["protocol"]) for one in results for row in one.record["evaluation"]]
         rows = [(of, row) for of, row in rows if row["evaluation"] == kind and row.get("layer") == layer]
         alike: dict[tuple[tuple[str, str], ...], list[tuple[str, dict[str, Any]]]] = {}
         for of, row in rows or [("", _planned(kind))]:
@@ -33,7 +33,7 @@ def _planned(kind: str) -> dict[str, Any]:
 
 
 def _words(kind: str, rows: list[tuple[str, dict[str, Any]]]) -> str:
-    """Of numbers that were taken alike, by the methods they are of: these may differ in size."""
+    """Of numbers that were taken alike, by the methods or networks they are of: these may differ in size."""
     row = rows[0][1]
     sizes: dict[int, list[str]] = {}
     for of, one in rows:
