@@ -15,6 +15,7 @@ class Optimizer:
     """Weights without a gradient stay as they are. `lr` may change between replays of a graph."""
 
     kinds: tuple[str, ...] = ("momentum",)  # of state, one tensor each for every weight
+    rule = ""  # of its steps, for kernels that can take them during backward; empty where none can
 
     def __init__(self, parameters: Mapping[str, Tensor], momentum: float, weight_decay: float) -> None:
         self.parameters = dict(parameters)
@@ -25,6 +26,13 @@ class Optimizer:
             for kind in self.kinds
         }
         self.velocity = self._held["momentum"]
+
+    def decay_of(self, weight: Tensor) -> float:
+        return self.weight_decay
+
+    def trust_in(self, weight: Tensor) -> float:
+        """By which factor its step is in proportion to |weight| / |slope|; 0: it is not."""
+        return 0.0
 
     def zero_grad(self) -> None:
         for parameter in self.parameters.values():
@@ -66,6 +74,7 @@ class SGD(Optimizer):
     ) -> None:
         super().__init__(parameters, momentum, weight_decay)
         self.nesterov = nesterov
+        self.rule = "nesterov" if nesterov else "sgd"
 
     def _update(self, weights: list[Tensor], grads: list[Tensor]) -> None:
         torch._fused_sgd_(
@@ -82,7 +91,14 @@ class LARS(Optimizer):
     weight ← weight − velocity. Vectors (biases, batch norms) take plain steps without decay.
     """
 
+    rule = "lars"
     trust = 0.001
+
+    def decay_of(self, weight: Tensor) -> float:
+        return self.weight_decay if weight.ndim > 1 else 0.0
+
+    def trust_in(self, weight: Tensor) -> float:
+        return self.trust if weight.ndim > 1 else 0.0
 
     def _update(self, weights: list[Tensor], grads: list[Tensor]) -> None:
         for layers in (True, False):

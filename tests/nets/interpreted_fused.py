@@ -25,7 +25,7 @@ from aag.nets.fused import Fused
 from aag.nets.heads import linear_head, mlp_head
 from aag.nets.layers import split_norms
 from aag.nets.resnet import BasicBlock, Bottleneck, ResNet
-from aag.optimizers import SGD
+from aag.optimizers import LARS, SGD, Optimizer
 
 NETWORKS: dict[str, tuple[Callable[[], AlexNet | ResNet], int, int]] = {  # backbone, size and number of images
     "resnet18 of 16": (lambda: ResNet(BasicBlock, (2, 2, 2, 2), 16), 16, 4),
@@ -59,7 +59,7 @@ def small_tiles(monkeypatch):
             monkeypatch.setattr(module, name, (2048, warps, programs))
 
 
-def fused_of(encoder: Encoder, optimizer: SGD | None = None) -> Fused:
+def fused_of(encoder: Encoder, optimizer: Optimizer | None = None) -> Fused:
     fused = Fused(encoder, torch.float32, optimizer)
     fused.processors = 7  # several for a lot, and not as many to sum up as to normalise
     return fused
@@ -182,20 +182,26 @@ def test_network_sees_weights_changed_from_outside(photographs):
 
 # --- learning --------------------------------------------------------------------------------------------------------
 
-MOMENTUM, DECAY, LR = 0.9, 0.2, 0.003
+MOMENTUM, DECAY = 0.9, 0.2
 
 
-def optimizer_of(encoder: Encoder, nesterov: bool = False) -> SGD:
-    """One that has made steps before."""
-    optimizer = SGD(dict(encoder.named_parameters()), MOMENTUM, DECAY, nesterov)
-    optimizer.lr.fill_(LR)
+def optimizer_of(encoder: Encoder, rule: str = "sgd") -> Optimizer:
+    """One that has made steps before, of about the size of the next."""
+    weights = dict(encoder.named_parameters())
+    optimizer: Optimizer
+    if rule == "lars":
+        optimizer, lr, size = LARS(weights, MOMENTUM, DECAY), 0.1, 1e-4
+    else:
+        optimizer, lr, size = SGD(weights, MOMENTUM, DECAY, nesterov=rule == "nesterov"), 0.003, 1.0
+    assert optimizer.rule == rule
+    optimizer.lr.fill_(lr)
     random = torch.Generator().manual_seed(4)
     for velocity in optimizer.velocity.values():
-        velocity.copy_(torch.randn(velocity.shape, generator=random))
+        velocity.copy_(size * torch.randn(velocity.shape, generator=random))
     return optimizer
 
 
-def learnt(encoder: Encoder, optimizer: SGD) -> dict[str, Tensor]:
+def learnt(encoder: Encoder, optimizer: Optimizer) -> dict[str, Tensor]:
     weights = dict(encoder.named_parameters())
     velocities = {f"velocity of {name}": optimizer.velocity[weight] for name, weight in weights.items()}
     return {name: value.detach().clone() for name, value in {**weights, **velocities}.items()}
@@ -207,9 +213,16 @@ def test_learning_steps_as_the_optimizer_does(photographs, name, steps):
     compare_steps(*network(name, photographs), steps)
 
 
+@pytest.mark.parametrize("rule", ["nesterov", "lars"])
 @pytest.mark.parametrize("name", ["basic blocks", "alexnet"])
-def test_learning_steps_by_nesterov_as_the_optimizer_does(photographs, name):
-    compare_steps(*network(name, photographs), steps=2, nesterov=True)
+def test_learning_steps_by_other_rules_as_the_optimizer_does(photographs, name, rule):
+    compare_steps(*network(name, photographs), steps=2, rule=rule)
+
+
+def test_learning_moves_weights_of_zeros_by_lars(photographs):
+    encoder, images = network("basic blocks", photographs)
+    nn.init.zeros_(encoder.head.weight)
+    compare_steps(encoder, images, steps=2, rule="lars")
 
 
 @pytest.mark.parametrize(("name", "steps", "lot"), [("basic blocks", 2, 2), ("bottlenecks", 1, 4), ("alexnet", 1, 5)])
@@ -217,11 +230,11 @@ def test_learning_steps_of_lots_as_the_optimizer_does(photographs, small_tiles, 
     compare_steps(*network(name, photographs, 2, lot), steps)
 
 
-def compare_steps(encoder: Encoder, images: Tensor, steps: int, nesterov: bool = False) -> None:
+def compare_steps(encoder: Encoder, images: Tensor, steps: int, rule: str = "sgd") -> None:
     after = []
     for way in ("kernels", "plain", "exact"):
         copied = copy.deepcopy(encoder).to(torch.float64 if way == "exact" else torch.float32)
-        optimizer = optimizer_of(copied, nesterov)
+        optimizer = optimizer_of(copied, rule)
         fused = fused_of(copied, optimizer) if way == "kernels" else None
         for _ in range(steps):
             optimizer.zero_grad()

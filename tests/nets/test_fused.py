@@ -22,7 +22,7 @@ from aag.kernels.pool import max_pool, mean_pool
 from aag.kernels.turn import turn
 from aag.nets.fused import Fused
 from aag.nets.products import FEW, shared
-from aag.optimizers import SGD
+from aag.optimizers import LARS, SGD
 
 INTERPRETED = Path(__file__).with_name("interpreted_fused.py")
 
@@ -76,7 +76,7 @@ def test_interpreted_kernels_agree_with_plain_pytorch(part):
 
 # --- compiled for a GPU that need not be there -----------------------------------------------------------------------
 
-MODULES = ("norm", "patches", "pool", "contrast", "sgd", "turn")  # of aag.kernels
+MODULES = ("norm", "patches", "pool", "contrast", "steps", "turn")  # of aag.kernels
 TYPES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int8: "*i8", torch.int64: "*i64",
 }  # fmt: skip
@@ -88,10 +88,12 @@ def launches() -> tuple[partial, ...]:
     with pytest.MonkeyPatch.context() as patch:
         noted: dict[Any, partial] = {}
         patch.setattr(kernels, "_rehearsed", noted)
-        for spec, optimized in _trained():
+        for spec, rule in _trained():
             encoder = build(spec).to("meta", memory_format=torch.channels_last)
-            sgd = SGD(dict(encoder.named_parameters()), 0.9, 1e-4, nesterov=optimized == "nesterov")
-            with Fused(encoder, torch.bfloat16, sgd if optimized else None):
+            weights = dict(encoder.named_parameters())
+            ways = {"": None, "sgd": SGD(weights, 0.9, 1e-4), "lars": LARS(weights, 0.9, 1e-4)}
+            ways["nesterov"] = SGD(weights, 0.9, 1e-4, nesterov=True)
+            with Fused(encoder, torch.bfloat16, ways[rule]):
                 images = torch.empty(48, 3, 32, 32, dtype=torch.uint8, device="meta")
                 embedding = encoder(images)[1]
             embedding.sum().backward()
@@ -110,6 +112,7 @@ def _trained() -> Iterator[tuple[EncoderSpec, str]]:
     yield EncoderSpec("resnet18"), "sgd"
     yield EncoderSpec("resnet18"), ""
     yield EncoderSpec("resnet18"), "nesterov"
+    yield EncoderSpec("resnet18"), "lars"
     yield EncoderSpec("alexnet"), "sgd"
     yield EncoderSpec("resnet18", norm_images=16), "sgd"
     yield EncoderSpec("resnet18", norm_images=16), ""

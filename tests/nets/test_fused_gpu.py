@@ -14,7 +14,7 @@ from aag import kernels
 from aag.augment import BasicAugment
 from aag.methods.aag import AAG
 from aag.nets import Encoder, EncoderSpec, build
-from aag.optimizers import SGD
+from aag.optimizers import LARS, SGD, Optimizer
 from aag.train.graph import copies_for_sets
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -30,16 +30,19 @@ def encoder_of(network: str, norm_images: int = 0) -> Encoder:
 
 
 def work(
-    encoder: Encoder, images: Tensor, way: str, dtype: torch.dtype, steps: int = 0, nesterov: bool = False
+    encoder: Encoder, images: Tensor, way: str, dtype: torch.dtype, steps: int = 0, rule: str = "sgd"
 ) -> dict[str, Tensor]:
-    """What one pass leaves, or what some steps of SGD do: embeddings, statistics, gradients or velocities.
+    """What one pass leaves, or what some steps do: embeddings, statistics, gradients or velocities.
 
     `way`: kernels, plain, or exact for plain PyTorch in float64. All numbers of a kind are one row.
     """
     from aag.nets.fused import Fused
 
     encoder = copy.deepcopy(encoder).to(torch.float64 if way == "exact" else torch.float32)
-    optimizer = SGD(dict(encoder.named_parameters()), MOMENTUM, DECAY, nesterov)
+    weights = dict(encoder.named_parameters())
+    optimizer: Optimizer = SGD(weights, MOMENTUM, DECAY, nesterov=rule == "nesterov")
+    if rule == "lars":
+        optimizer = LARS(weights, MOMENTUM, DECAY)
     optimizer.lr.fill_(LR)
     fused = Fused(encoder, dtype, optimizer if steps else None) if way == "kernels" else None
     mixed = way != "exact" and dtype == torch.bfloat16
@@ -58,16 +61,16 @@ def work(
         "statistics": [value for name, value in encoder.named_buffers() if "running" in name],
     }
     if steps:
-        found |= {"weights": list(encoder.parameters()), "velocities": list(optimizer.velocity.values())}
+        found["weights"] = list(encoder.parameters())
+        for name, vectors in (("velocities of layers", False), ("velocities of vectors", True)):
+            found[name] = [value for weight, value in optimizer.velocity.items() if (weight.ndim == 1) is vectors]
     else:
         found |= {"gradients": [weight.grad for weight in encoder.parameters()]}  # type: ignore[list-item]
     return {name: torch.cat([value.detach().double().flatten() for value in some]) for name, some in found.items()}
 
 
-def assert_as_near(
-    encoder: Encoder, images: Tensor, dtype: torch.dtype, steps: int = 0, nesterov: bool = False
-) -> None:
-    ours, plain, exact = (work(encoder, images, way, dtype, steps, nesterov) for way in ("kernels", "plain", "exact"))
+def assert_as_near(encoder: Encoder, images: Tensor, dtype: torch.dtype, steps: int = 0, rule: str = "sgd") -> None:
+    ours, plain, exact = (work(encoder, images, way, dtype, steps, rule) for way in ("kernels", "plain", "exact"))
     for name, expected in exact.items():
         error, usual = ((found[name] - expected).norm() / expected.norm() for found in (ours, plain))
         assert error <= 3 * usual + 1e-5, f"{name}: {error:.2e}, in plain PyTorch {usual:.2e}"
@@ -93,10 +96,10 @@ def test_images_of_odd_sizes(photographs, dtype):
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("network", ["resnet18", "alexnet"])
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_learning_steps_as_the_optimizer_does(photographs, network, nesterov, dtype):
+@pytest.mark.parametrize("rule", ["sgd", "nesterov", "lars"])
+def test_learning_steps_as_the_optimizer_does(photographs, network, rule, dtype):
     """Three steps: from the second on, weights are those that the one before left beside the main stream."""
-    assert_as_near(encoder_of(network), photographs[:64].cuda(), dtype, steps=3, nesterov=nesterov)
+    assert_as_near(encoder_of(network), photographs[:64].cuda(), dtype, steps=3, rule=rule)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)

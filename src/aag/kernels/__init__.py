@@ -1,8 +1,8 @@
 """Triton kernels for what training computes between the library's convolutions, and when they are used.
 
 Each has a plain PyTorch counterpart, which is its reference in the tests and runs wherever kernels cannot:
-norm, patches, pool and turn: `aag.nets`; contrast: `aag.losses`; sgd: `aag.optimizers`. Those of the augmentations are
-in `aag.augment.kernels`. Triton itself is imported with the first kernel.
+norm, patches, pool and turn: `aag.nets`; contrast: `aag.losses`; steps: `aag.optimizers`. Those of the augmentations
+are in `aag.augment.kernels`. Triton itself is imported with the first kernel.
 """
 
 import os

@@ -20,7 +20,7 @@ dimension, `rows` are those of one lot, and `partial` and `moments` have one for
 import triton
 import triton.language as tl
 
-from aag.kernels.sgd import stepped
+from aag.kernels.steps import stepped
 from aag.kernels.sums import gradients_of_lots, statistics_of_lots, totals
 
 
@@ -255,11 +255,11 @@ def backward_sums(
 def norm_backward_factors(
     program, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
     rows, channels, parts, channel, momentum, decay,
-    LEARN: tl.constexpr, NESTEROV: tl.constexpr, SPLIT: tl.constexpr, BLOCK_C: tl.constexpr,
+    LEARN: tl.constexpr, RULE: tl.constexpr, SPLIT: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """(a, shift, b, c) such that ∂x = a · ∂y + b · x + c, and the mask is a · x + shift > 0.
 
-    The first program also lets weight and bias take their step of SGD (LEARN), or writes their gradients.
+    The first program also lets weight and bias take their step (LEARN), or writes their gradients.
     """
     lot = tl.program_id(2)
     if SPLIT:
@@ -277,11 +277,11 @@ def norm_backward_factors(
         if LEARN:
             rate = tl.load(lr)
             value, speed = tl.load(weight + channel), tl.load(velocity + channel)
-            value, speed = stepped(value, of_weight, speed, rate, momentum, decay, NESTEROV)
+            value, speed = stepped(value, of_weight, speed, rate, momentum, decay, RULE)
             tl.store(velocity + channel, speed)
             tl.store(weight + channel, value)
             value, speed = tl.load(bias + channel), tl.load(bias_velocity + channel)
-            value, speed = stepped(value, of_bias, speed, rate, momentum, decay, NESTEROV)
+            value, speed = stepped(value, of_bias, speed, rate, momentum, decay, RULE)
             tl.store(bias_velocity + channel, speed)
             tl.store(bias + channel, value)
         else:
@@ -295,7 +295,7 @@ def norm_backward_factors(
 def backward_inputs(
     grad, x, grad_x, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
     rows, channels, parts, momentum, decay,
-    MASK: tl.constexpr, LEARN: tl.constexpr, NESTEROV: tl.constexpr, SPLIT: tl.constexpr,
+    MASK: tl.constexpr, LEARN: tl.constexpr, RULE: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """∂x from ∂y, which is masked here (MASK) or was before."""
@@ -306,7 +306,7 @@ def backward_inputs(
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     scale, shift, of_x, constant = norm_backward_factors(
         program, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
-        rows, channels, parts, channel, momentum, decay, LEARN, NESTEROV, SPLIT, BLOCK_C,
+        rows, channels, parts, channel, momentum, decay, LEARN, RULE, SPLIT, BLOCK_C,
     )  # fmt: skip
     row = tl.arange(0, BLOCK_M)
     offset = row[:, None] * channels + channel[None, :]

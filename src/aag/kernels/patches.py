@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from aag.kernels.norm import norm_backward_factors
-from aag.kernels.sgd import stepped
+from aag.kernels.steps import stepped
 
 WIDTH = 32  # 27 values a pixel, filled up with zeros to what a matrix product likes
 
@@ -75,7 +75,7 @@ def first_convolution(
 def first_gradient(
     around, grad, z, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr, shares,
     rows, channels, parts, momentum, decay,
-    MASK: tl.constexpr, LEARN: tl.constexpr, NESTEROV: tl.constexpr, SPLIT: tl.constexpr,
+    MASK: tl.constexpr, LEARN: tl.constexpr, RULE: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, WIDTH: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """shares [lots · programs, C, WIDTH] ← the programs' parts of ∂weights; all else as in `norm.backward_inputs`."""
@@ -89,7 +89,7 @@ def first_gradient(
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     scale, shift, of_x, constant = norm_backward_factors(
         program, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
-        rows, channels, parts, channel, momentum, decay, LEARN, NESTEROV, SPLIT, BLOCK_C,
+        rows, channels, parts, channel, momentum, decay, LEARN, RULE, SPLIT, BLOCK_C,
     )  # fmt: skip
     total = tl.zeros((BLOCK_C, WIDTH), tl.float32)
     wide = tl.full((), BLOCK_M, tl.int64)
@@ -113,9 +113,9 @@ def first_gradient(
 @triton.jit(do_not_specialize=["parts"])
 def first_step(
     shares, weight, velocity, flat, grad, lr, channels, parts, momentum, decay,
-    LEARN: tl.constexpr, NESTEROV: tl.constexpr, WIDTH: tl.constexpr,
+    LEARN: tl.constexpr, RULE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The weights' step of SGD (LEARN), with their copy `flat` [C, WIDTH] in low precision; or their gradient.
+    """The weights' step (LEARN), with their copy `flat` [C, WIDTH] in low precision; or their gradient.
 
     weight, velocity, grad: [C, 27] in memory. One program a channel.
     """
@@ -132,7 +132,7 @@ def first_step(
     real = k < 27
     if LEARN:
         value, speed = tl.load(weight + at, mask=real, other=0.0), tl.load(velocity + at, mask=real, other=0.0)
-        value, speed = stepped(value, slope, speed, tl.load(lr), momentum, decay, NESTEROV)
+        value, speed = stepped(value, slope, speed, tl.load(lr), momentum, decay, RULE)
         tl.store(velocity + at, speed, mask=real)
         tl.store(weight + at, value, mask=real)
         tl.store(flat + channel * WIDTH + k, value.to(flat.dtype.element_ty), mask=real)

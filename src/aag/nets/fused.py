@@ -14,24 +14,24 @@ from aag.errors import AAGError
 from aag.kernels import launch
 from aag.kernels import norm as kernels
 from aag.kernels.patches import WIDTH, patches
-from aag.kernels.sgd import sgd
+from aag.kernels.steps import SHARES, squares, step
 from aag.nets.encoder import Encoder
 from aag.nets.layers import ConvNorm, Linear, SplitNorm2d
 from aag.nets.products import FEW, MANY, First, product, shared
-from aag.optimizers import SGD
+from aag.optimizers import Optimizer
 
 CHANNELS_LAST = torch.channels_last
 
 
 class Fused:
-    """`optimizer`: each layer's weights take their step of SGD during backward, as soon as their gradient is there.
+    """`optimizer`: each layer's weights take their step during backward, as soon as their gradient is there.
 
     That happens on a stream of its own, beside the passes over activations that the next layer starts with: products
     are bound by arithmetic, those passes by memory. Such weights have no `.grad`, so the optimiser itself leaves them
     alone. Call `join` before anything else uses them. Without an optimizer all gradients go where autograd puts them.
     """
 
-    def __init__(self, encoder: Encoder, dtype: torch.dtype, optimizer: SGD | None = None) -> None:
+    def __init__(self, encoder: Encoder, dtype: torch.dtype, optimizer: Optimizer | None = None) -> None:
         self.encoder, self.dtype, self.optimizer = encoder, dtype, optimizer
         device = encoder.mean.device
         cuda = device.type == "cuda"
@@ -101,10 +101,17 @@ class Fused:
             return
         assert self.optimizer is not None
         optimizer, size = self.optimizer, weight.numel()
+        decay, trust = optimizer.decay_of(weight), optimizer.trust_in(weight)
+        parts, shares = 0, optimizer.lr
+        if trust:
+            parts = min(SHARES, -(-size // 2048))
+            shares = weight.new_empty(parts, 2)
+            launch(squares, (parts,), weight, grad, shares, decay, size, BLOCK=2048, num_warps=8)
         launch(
-            sgd, (-(-size // 1024),), weight, low, optimizer.velocity[weight], grad, optimizer.lr,
-            optimizer.momentum, optimizer.weight_decay, size,
-            NESTEROV=optimizer.nesterov, COPY=low.dtype != weight.dtype, BLOCK=1024, num_warps=4,
+            step, (-(-size // 1024),), weight, low, optimizer.velocity[weight], grad, shares, optimizer.lr,
+            optimizer.momentum, decay, trust, size, parts,
+            RULE=optimizer.rule, TRUST=trust > 0, COPY=low.dtype != weight.dtype, BLOCK=1024, SHARES=SHARES,
+            num_warps=4,
         )  # fmt: skip
 
 
@@ -194,14 +201,14 @@ class ConvNormLayer:
         self.fused.step(self.conv.weight, self.low, self.product.grad_weight(grad, x))
         self.product.refresh()
 
-    def rates(self, spare: Tensor) -> tuple[list[Any], list[Any], dict[str, bool]]:
+    def rates(self, spare: Tensor) -> tuple[list[Any], list[Any], dict[str, Any]]:
         """What a kernel needs to let the norm's weights learn: tensors, numbers, and whether and how to."""
         optimizer, norm = self.fused.optimizer, self.norm
         if optimizer is None:
-            return [norm.weight, norm.bias, spare, spare, spare], [0.0, 0.0], {"LEARN": False, "NESTEROV": False}
+            return [norm.weight, norm.bias, spare, spare, spare], [0.0, 0.0], {"LEARN": False, "RULE": ""}
         tensors = [norm.weight, norm.bias, optimizer.velocity[norm.weight], optimizer.velocity[norm.bias], optimizer.lr]
-        how = {"LEARN": self.fused.learning, "NESTEROV": optimizer.nesterov}
-        return tensors, [optimizer.momentum, optimizer.weight_decay], how
+        how = {"LEARN": self.fused.learning, "RULE": optimizer.rule}
+        return tensors, [optimizer.momentum, optimizer.decay_of(norm.weight)], how
 
 
 class _ConvNorm(torch.autograd.Function):

@@ -87,9 +87,9 @@ class First:
 
     def gradient(
         self, layer: "ConvNormLayer", around: Tensor, grad: Tensor, z: Tensor, partial: Tensor, moments: Tensor,
-        of_norm: Tensor, tensors: list[Any], numbers: list[Any], mask: bool, how: dict[str, bool],
+        of_norm: Tensor, tensors: list[Any], numbers: list[Any], mask: bool, how: dict[str, Any],
     ) -> Tensor | None:  # fmt: skip
-        """∂weights, through the batch norm, or their step."""
+        """∂weights, through the batch norm, or their step: where its size depends on all of ∂weights, after these."""
         (lots, parts), channels = partial.shape[:2], len(self.flat)
         rows = around.numel() // WIDTH // lots
         grid, sizes = shared(rows, channels, lots, MANY, self.fused.processors)
@@ -102,10 +102,15 @@ class First:
         weight, optimizer = layer.conv.weight, self.fused.optimizer
         out = torch.empty_like(weight)
         velocity = out if optimizer is None else optimizer.velocity[weight]
+        after = optimizer is not None and optimizer.trust_in(weight) > 0
+        how = how | {"LEARN": how["LEARN"] and not after}
         launch(
             first_step, (channels,), shares, weight, velocity, self.flat, out, tensors[-1], channels, len(shares),
             *numbers, **how, WIDTH=WIDTH, num_warps=4,
         )  # fmt: skip
+        if after:
+            self.fused.step(weight, self.weight, out)
+            self.refresh()
         return out if optimizer is None else None
 
 

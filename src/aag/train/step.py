@@ -13,7 +13,6 @@ from aag.errors import AAGError
 from aag.kernels import rehearsal
 from aag.methods import Method
 from aag.nets import Encoder
-from aag.optimizers import SGD
 from aag.train.graph import copies_for_sets
 from aag.train.runtime import Runtime
 from aag.train.views import Batch
@@ -129,7 +128,7 @@ class Step:
     def _by_kernels(self) -> "list[Fused]":
         from aag.nets.fused import Fused
 
-        own = self.optimizer if isinstance(self.optimizer, SGD) else None  # which the kernels can do in backward
+        own = self.optimizer if self.optimizer.rule else None  # by which the kernels can step in backward
         trained = Fused(self.encoder, self.runtime.dtype, own)
         # Encoders that a method keeps for itself are not trained, but change after every step.
         others = [part for part in self.method.modules() if isinstance(part, Encoder)]
