@@ -66,9 +66,8 @@ class Terminal(Reporter):
             self.say(f"         {skipped} files skipped, listed in {run.skipped_file}")
         self.say(f"method   {config.method}: {_views(trainer)}, {_loss(config)}")
         width = f" (width {config.width})" if config.width != TrainConfig.width else ""
-        self.say(
-            f"network  {config.network}{width}, {config.epochs} epochs of {steps} steps of {config.batch_size} images"
-        )
+        epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
+        self.say(f"network  {config.network}{width}, {epochs} of {steps} steps of {config.batch_size} images")
         self.say(f"runs on  {runtime}")
         if runtime.device.type == "cpu" and config.width == TrainConfig.width:
             self.say("         a network of full width is slow on a CPU; --recipe demo is made for one")
