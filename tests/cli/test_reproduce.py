@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,15 +49,30 @@ def test_what_is_missing_is_run_recorded_and_then_skipped(npz):
 
 
 @pytest.mark.usefixtures("paper")
-def test_a_run_that_fails_is_told_in_one_line_and_the_others_go_on():
-    ran = reproduce("table1", "--column", "high")
+def test_a_set_that_is_not_here_is_told_once_and_before_all_else():
+    ran = reproduce("table1", "--column", "high", "--seeds", 2)
     assert ran.code == 2
-    assert re.fullmatch(r"error: cifar10-[^\n]*: [^\n]*aag data fetch cifar10[^\n]*\n", ran.err)
-    assert ran.out.endswith("\n1 recorded, 1 failed\n")
-    assert len(recorded()) == 1
+    assert re.fullmatch(r"error: cifar10 is not in [^\n]*aag data fetch cifar10; 2 runs wait for it\n", ran.err)
+    assert "[1/2] " in ran.out
+    assert ran.out.endswith("\n2 recorded, 2 without data\n")
 
     rest = reproduce("table1", "--row", "theirs", "--column", "high")
-    assert (rest.code, len(recorded())) == (2, 1)
+    assert rest.code == 2
+    assert rest.err.endswith("; 1 run waits for it\n")
+    assert rest.out.endswith("\n1 without data\n")
+
+
+def test_a_run_that_fails_is_told_in_one_line_and_the_others_go_on(paper, npz):
+    first, second = paper["table1"].rows
+    damaged = Path("damaged.npz").resolve()
+    damaged.write_bytes(b"")
+    broken = replace(second[1], config=config(damaged))
+    paper["table1"] = replace(paper["table1"], rows=(first, (second[0], broken)))
+    ran = reproduce("table1", "--column", "high")
+    assert ran.code == 2
+    assert re.fullmatch(r"error: damaged-[^\n]*: [^\n]*\n", ran.err)
+    assert ran.out.endswith("\n1 recorded, 1 failed\n")
+    assert len(recorded()) == 1
 
 
 @pytest.mark.usefixtures("paper")

@@ -1,6 +1,7 @@
 """The sets known by name: what they hold, where they come from, where they lie now. No torch, no numpy here."""
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -169,6 +170,14 @@ def find(entry: Known, root: str | Path | None = None) -> Place | None:
         if archives and all(os.path.isfile(path) for path in archives):
             return Place("archives", archives)
     return None
+
+
+def located(entry: Known, root: str | Path | None = None) -> Place:
+    """Where a known set lies; an error that says how to get it where it does not."""
+    if place := find(entry, root):
+        return place
+    there = f" --data-root {shlex.quote(str(root))}" if root else ""
+    raise AAGError(f"{entry.name} is not in {data_root(root)}; to get it: aag data fetch {entry.name}{there}")
 
 
 def catalogue(root: str | Path | None = None) -> list[Listing]:

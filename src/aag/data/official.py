@@ -1,7 +1,6 @@
 """The sets known by name, read from wherever they lie: the package, an .npz, or the authors' own files."""
 
 import logging
-import shlex
 from collections.abc import Collection
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from aag.data import npz
 from aag.data.arrays import Part, Parts
-from aag.data.known import Known, Place, data_root, find
+from aag.data.known import Known, Place, data_root, located
 from aag.errors import AAGError
 
 _log = logging.getLogger(__name__)
@@ -17,10 +16,7 @@ _log = logging.getLogger(__name__)
 
 def read_known(entry: Known, splits: Collection[str], root: str | Path | None = None) -> Parts:
     """The splits of a known set from wherever it lies; an archive is kept as an .npz for the next time."""
-    place = find(entry, root)
-    if place is None:
-        there = f" --data-root {shlex.quote(str(root))}" if root else ""
-        raise AAGError(f"{entry.name} is not in {data_root(root)}; to get it: aag data fetch {entry.name}{there}")
+    place = located(entry, root)
     if place.kind == "bundled":
         from aag.data import bundled
 

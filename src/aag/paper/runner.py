@@ -99,8 +99,9 @@ class Runner:
         left += f" by the records ({machines(results)})" if "min" in left else ""
         self.say(f"{len(runs)} run{'s' * (len(runs) != 1)}, {len(runs) - len(todo)} recorded{left}")
         outcomes: Counter[str] = Counter()
-        for number, run in enumerate(todo, 1):
-            self.say(f"\n[{number}/{len(todo)}] {run.label}")
+        ready = self.with_data(todo)
+        for number, run in enumerate(ready, 1):
+            self.say(f"\n[{number}/{len(ready)}] {run.label}")
             try:
                 outcomes[self.guarded(run)] += 1
             except (Stopped, KeyboardInterrupt) as stop:
@@ -109,10 +110,26 @@ class Runner:
                 return 130
             finally:
                 _clear()
+        outcomes["without data"] = len(todo) - len(ready)
         if todo:
             again = "; the same command looks again at what was skipped" * bool(outcomes["skipped"])
             self.say("\n" + ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if count) + again)
-        return 2 if outcomes["failed"] else 0
+        return 2 if outcomes["failed"] or outcomes["without data"] else 0
+
+    def with_data(self, runs: list[Planned]) -> list[Planned]:
+        """Without those whose set is not here, which is told at once: after hours of other runs would be late."""
+        from aag.data.known import KNOWN, located
+
+        absent = set()
+        for name, count in Counter(run.config.data for run in runs).items():
+            try:
+                if name in KNOWN:
+                    located(KNOWN[name], self.options.data_root)
+            except AAGError as error:
+                absent.add(name)
+                waiting = "1 run waits" if count == 1 else f"{count} runs wait"
+                print(f"error: {error}; {waiting} for it", file=sys.stderr)
+        return [run for run in runs if run.config.data not in absent]
 
     def guarded(self, run: Planned) -> str:
         """What became of a run; one that fails holds up no other."""
