@@ -94,15 +94,15 @@ class LARS(Optimizer):
     rule = "lars"
     trust = 0.001
 
-    def decay_of(self, weight: Tensor) -> float:
-        return self.weight_decay if weight.ndim > 1 else 0.0
-
     def trust_in(self, weight: Tensor) -> float:
         return self.trust if weight.ndim > 1 else 0.0
 
+    def decay_of(self, weight: Tensor) -> float:
+        return self.weight_decay if self.trust_in(weight) else 0.0
+
     def _update(self, weights: list[Tensor], grads: list[Tensor]) -> None:
         for layers in (True, False):
-            chosen = [(w, g) for w, g in zip(weights, grads, strict=True) if (w.ndim > 1) == layers]
+            chosen = [(w, g) for w, g in zip(weights, grads, strict=True) if (self.trust_in(w) > 0) == layers]
             if not chosen:
                 continue
             own, slopes = [w for w, _ in chosen], [g for _, g in chosen]

@@ -215,7 +215,8 @@ def test_learning_steps_as_the_optimizer_does(photographs, name, steps):
 
 @pytest.mark.parametrize("rule", ["nesterov", "lars"])
 @pytest.mark.parametrize("name", ["basic blocks", "alexnet"])
-def test_learning_steps_by_other_rules_as_the_optimizer_does(photographs, name, rule):
+def test_learning_steps_by_other_rules_as_the_optimizer_does(photographs, monkeypatch, name, rule):
+    monkeypatch.setattr(fused_module, "SHARES", 2)  # programs that have several tiles each
     compare_steps(*network(name, photographs), steps=2, rule=rule)
 
 

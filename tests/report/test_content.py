@@ -54,7 +54,7 @@ def test_half_a_point_below_the_paper_is_the_limit(tmp_path, knn, close):
 def test_what_is_far_above_the_paper_is_named(tmp_path):
     write(tmp_path, record(PAPER, 91.3))
     write(tmp_path, record(replace(PAPER, network="alexnet"), 78.0))
-    points = Content(tmp_path).state()["Of these more than 3 above the paper, so that more than the method must differ"]
+    points = Content(tmp_path).state()["Of these more than 3 above the paper: more than the method may differ"]
     assert [(label(*point.of), point.name) for point in points] == [("Table 1", "AAG, CIFAR-10, AlexNet")]
 
 

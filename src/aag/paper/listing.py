@@ -12,8 +12,8 @@ from aag.paper.results import Results
 Stand = Mapping[str, Standing]  # by the run's name
 DONE = (Standing.RECORDED, Standing.PARTIAL)
 HINT = """\
-aag reproduce table7              runs what is missing, resumes what was cut off; Ctrl-C saves, the same command goes on
-aag reproduce table7 --plan       prints the commands, for a scheduler; --shard 2/8 takes a part
+aag reproduce table2              runs what is missing, resumes what was cut off; Ctrl-C saves, the same command goes on
+aag reproduce table2 --plan       prints the commands, for a scheduler; --shard 2/8 takes a part
 aag reproduce table1 --dataset cifar10 --network resnet18 --row AAG       takes a column, a row or a cell
 aag reproduce page                writes one page: all of it, ours beside the paper's"""
 

@@ -10,7 +10,7 @@ from itertools import combinations
 from aag.paper import PAPER, Cell, Figure, Result, Results, Table, in_short
 
 CLOSE = 0.5  # percentage points below the paper that still count as reproduced
-FAR = 3.0  # above it, from which on something besides the method must differ
+FAR = 3.0  # above it, from which on something besides the method probably differs
 
 NAMED = 6  # cells that a list still names one by one
 

@@ -72,7 +72,7 @@ class Content:
             f"Run, within {CLOSE} of the paper or above": [
                 Point((one.table,), text=one.close_words) for one in self.tables if one.close
             ],
-            f"Of these more than {FAR:g} above the paper, so that more than the method must differ": [
+            f"Of these more than {FAR:g} above the paper: more than the method may differ": [
                 Point((one.table,), shown.name, cell=shown) for one in self.tables for shown in one.far_above
             ],
             f"Run, and more than {CLOSE} below the paper": [
