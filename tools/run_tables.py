@@ -11,6 +11,7 @@ from aag.bench.methods import kept_bytes
 from aag.config import METHODS, TrainConfig, recipe_config
 from aag.paper import PAPER, Cell, Result, Results, Table
 from aag.report.cells import show
+from aag.words import duration
 
 ROOT = Path(__file__).parent.parent
 IMAGES = 50_000  # CIFAR-10's, for training
@@ -96,7 +97,7 @@ def results_table(results: Results | None = None) -> str:
             f"**{knn.ours}**" if knn.state == "done" else NONE,
             numbers.get(config.run_name()) or NONE,
             probe.ours if probe.state == "done" else NONE,
-            duration(runs[0]),
+            training(runs[0]),
             f"{pace:,.0f}" if (pace := runs[0].record.get("views_per_second")) else NONE,
             ", ".join(f"[{run.config.seed}](results/{run.path.name})" for run in runs),
         ]
@@ -162,7 +163,7 @@ def _run(result: Result, beside: str) -> list[str]:
     values = [result.measure(measure) for measure in ("knn", "linear")]
     url = f"../results/{result.path.name}"
     linked = [f"[{value:.2f}]({url})" if value is not None else NONE for value in values]
-    return [f"{', '.join(told)}; {duration(result)}", *linked, beside]
+    return [f"{', '.join(told)}; {training(result)}", *linked, beside]
 
 
 def published(config: TrainConfig) -> Theirs | None:
@@ -200,11 +201,10 @@ def _option(name: str, value: Any) -> str:
     return f"--{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
 
 
-def duration(result: Result) -> str:
+def training(result: Result) -> str:
     if not result.record["seconds"]:
         return NONE
-    minutes, seconds = divmod(round(result.record["seconds"]), 60)
-    return f"{minutes} min {seconds:02d} s on one {result.gpu or result.record['sessions'][-1]['cpu']}"
+    return f"{duration(result.record['seconds'])} on one {result.gpu or result.record['sessions'][-1]['cpu']}"
 
 
 def markdown(head: list[Any], rows: list[list[Any]], left: int = 1) -> str:

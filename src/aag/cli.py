@@ -12,6 +12,7 @@ from aag import __version__
 from aag.config import TrainConfig, recipe_config
 from aag.errors import AAGError, unknown
 from aag.recipes import RECIPES
+from aag.words import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -167,7 +168,7 @@ def _train(arguments: list[str]) -> int:
         untrained = "" if result.knn_untrained is None else f"untrained {result.knn_untrained:.2f} %  →  "
         say(f"kNN      {untrained}trained {result.knn_last:.2f} %  (last epoch; best {result.knn_best:.2f} %)")
     speed = f" at {result.views_per_second:,.0f} views a second" if result.views_per_second else ""
-    say(f"time     {_duration(result.seconds)} of training{speed}")
+    say(f"time     {duration(result.seconds)} of training{speed}")
     say(f"run      {folder}")
     say("\nNext:")
     if result.knn_last is not None:
@@ -328,12 +329,6 @@ def _reproduce(arguments: list[str]) -> int:
     from aag.paper.runner import reproduce
 
     return reproduce(_parse(Reproduce, "reproduce", arguments), _console())
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 def _console() -> "Console":

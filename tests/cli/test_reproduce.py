@@ -52,13 +52,13 @@ def test_what_is_missing_is_run_recorded_and_then_skipped(npz):
 def test_a_set_that_is_not_here_is_told_once_and_before_all_else():
     ran = reproduce("table1", "--column", "high", "--seeds", 2)
     assert ran.code == 2
-    assert re.fullmatch(r"error: cifar10 is not in [^\n]*aag data fetch cifar10; 2 runs wait for it\n", ran.err)
+    assert re.fullmatch(r"error: cifar10 is not in [^\n]*aag data fetch cifar10; needed by 2 runs\n", ran.err)
     assert "[1/2] " in ran.out
     assert ran.out.endswith("\n2 recorded, 2 without data\n")
 
     rest = reproduce("table1", "--row", "theirs", "--column", "high")
     assert rest.code == 2
-    assert rest.err.endswith("; 1 run waits for it\n")
+    assert rest.err.endswith("; needed by 1 run\n")
     assert rest.out.endswith("\n1 without data\n")
 
 

@@ -285,7 +285,7 @@ def test_where_a_record_comes_from(tmp_path):
     told = origin(Results(tmp_path).all[0])
     assert told["made on"] == "NVIDIA H200, x86_64"
     assert told["commit"] == "abc123, 0123456789ab"
-    assert told["training"] == "5.0 min"
+    assert told["training"] == "5 min 02 s"
 
 
 def test_a_cell_of_a_measure_that_was_not_logged(tmp_path):

@@ -8,6 +8,7 @@ from aag.errors import AAGError
 from aag.paper.experiments import PAPER, Figure, Table
 from aag.paper.plan import Planned, Reproduce, Standing, select, standing
 from aag.paper.results import Results
+from aag.words import estimate
 
 Stand = Mapping[str, Standing]  # by the run's name
 DONE = (Standing.RECORDED, Standing.PARTIAL)
@@ -72,15 +73,10 @@ def to_go(runs: list[Planned], stand: Stand, results: Results) -> str:
     known = [time for time in times if time is not None]
     if not times:
         return "–"
-    words = [*([duration(sum(known))] if known else []), *(["?"] if len(known) < len(times) else [])]
+    words = [*([estimate(sum(known))] if known else []), *(["?"] if len(known) < len(times) else [])]
     return " + ".join(words)
 
 
 def machines(results: Results) -> str:
     """What the records were made on."""
     return ", ".join(sorted({result.gpu or "a CPU" for result in results.all}))
-
-
-def duration(seconds: float) -> str:
-    hours, minutes = divmod(max(1, round(seconds / 60)), 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

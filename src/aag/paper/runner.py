@@ -14,6 +14,7 @@ from aag.files import writing
 from aag.paper.listing import listing, machines, to_go
 from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, holds, lacking, select, standing
 from aag.paper.results import Results
+from aag.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,7 +98,7 @@ class Runner:
             return 0
         left = f"; to go: {to_go(runs, stand, results)}" if todo else ""
         left += f" by the records ({machines(results)})" if "min" in left else ""
-        self.say(f"{len(runs)} run{'s' * (len(runs) != 1)}, {len(runs) - len(todo)} recorded{left}")
+        self.say(f"{counted(len(runs), 'run')}, {len(runs) - len(todo)} recorded{left}")
         outcomes: Counter[str] = Counter()
         ready = self.with_data(todo)
         for number, run in enumerate(ready, 1):
@@ -127,8 +128,7 @@ class Runner:
                     located(KNOWN[name], self.options.data_root)
             except AAGError as error:
                 absent.add(name)
-                waiting = "1 run waits" if count == 1 else f"{count} runs wait"
-                print(f"error: {error}; {waiting} for it", file=sys.stderr)
+                print(f"error: {error}; needed by {counted(count, 'run')}", file=sys.stderr)
         return [run for run in runs if run.config.data not in absent]
 
     def guarded(self, run: Planned) -> str:

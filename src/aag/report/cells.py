@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import combinations
 
 from aag.paper import PAPER, Cell, Figure, Result, Results, Table, in_short
+from aag.words import counted
 
 CLOSE = 0.5  # percentage points below the paper that still count as reproduced
 FAR = 3.0  # above it, from which on something besides the method probably differs
@@ -52,7 +53,7 @@ class Shown:
 
     @property
     def seeds(self) -> str:
-        return seeds(len(self.values))
+        return counted(len(self.values), "seed")
 
     @property
     def close(self) -> bool:
@@ -232,14 +233,10 @@ class ShownTable:
         return f"{told} Not so: {'; '.join(turned)}."
 
 
-def seeds(count: int) -> str:
-    return "1 seed" if count == 1 else f"{count} seeds"
-
-
 def evenly(cells: Iterable[Shown]) -> str:
     """The number of seeds where all have the same, else nothing."""
     counts = [len(shown.values) for shown in cells if shown.values]
-    return f"{seeds(counts[0])}{' each' * (len(counts) > 1)}" if len(set(counts)) == 1 else ""
+    return f"{counted(counts[0], 'seed')}{' each' * (len(counts) > 1)}" if len(set(counts)) == 1 else ""
 
 
 def signed(difference: float, digits: int = 2) -> str:

@@ -40,13 +40,13 @@ def markdown(content: Content, out: Path) -> str:
 
 def _point(point: Point, out: Path) -> str:
     name = ", ".join([*map(label, point.of), *([point.name] if point.name else [])])
-    return f"{name}: {_cell(point.cell, out, counted=True) if point.cell else _plain(point.text)}"
+    return f"{name}: {_cell(point.cell, out, with_seeds=True) if point.cell else _plain(point.text)}"
 
 
 def _table(shown: ShownTable, out: Path) -> list[str]:
     table = shown.table
     heads = ["", *table.columns]
-    rows = [[row[0].cell.row, *(_cell(each, out, counted=not shown.even) for each in row)] for row in shown.rows]
+    rows = [[row[0].cell.row, *(_cell(each, out, with_seeds=not shown.even) for each in row)] for row in shown.rows]
     return [
         f"## {label(table)}: {table.title}",
         table.shows,
@@ -59,8 +59,8 @@ def _table(shown: ShownTable, out: Path) -> list[str]:
     ]
 
 
-def _cell(shown: Shown, out: Path, counted: bool) -> str:
-    """`counted`: with the number of seeds, which a table names once where it is that of all."""
+def _cell(shown: Shown, out: Path, with_seeds: bool) -> str:
+    """`with_seeds`: with the number of seeds, which a table names once where it is that of all."""
     if shown.state == "empty":
         return "–"
     if shown.state == "elsewhere":
@@ -74,7 +74,7 @@ def _cell(shown: Shown, out: Path, counted: bool) -> str:
                 f"[{result.config.seed}]({url})" for result, url in zip(shown.results[1:], rest, strict=True)
             )
             parts.append(f"± {shown.spread:.2f}, {shown.seeds} (also {more})")
-        elif counted:
+        elif with_seeds:
             parts[-1] += f", {shown.seeds}"
     if shown.state == "short":
         parts.append(f"short: {shown.note}")

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from aag.paper import PAPER, Figure, Result, Table
 from aag.report import charts
-from aag.report.cells import CLOSE, ELSEWHERE, QUOTED, Shown, ShownTable, label, seeds, signed
+from aag.report.cells import CLOSE, ELSEWHERE, QUOTED, Shown, ShownTable, label, signed
 from aag.report.content import WORDS, Content, Point
 from aag.report.findings import NAMES, Found
 from aag.report.protocol import origin, protocols
 from aag.report.records import link
 from aag.report.views import scrolling, view_table
+from aag.words import counted
 
 TITLE = "AAG: the paper's tables and figures, ours beside theirs"
 # Whatever a record holds, the browser loads nothing from elsewhere and runs nothing.
@@ -68,7 +69,7 @@ class Page:
     def _point(self, point: Point) -> str:
         name = ", ".join([*map(_anchor, point.of), *([escape(point.name)] if point.name else [])])
         if cell := point.cell:
-            return f"{name}: {cell.ours} against {cell.paper} {_difference(cell)} {self._links(cell, counted=True)}"
+            return f"{name}: {cell.ours} against {cell.paper} {_difference(cell)} {self._links(cell, with_seeds=True)}"
         return f"{name}: {escape(point.text)}"
 
     # --- a table ----------------------------------------------------------------------------------------------------
@@ -80,7 +81,7 @@ class Page:
             first = row[0].cell
             tag = ' <span class="tag">quoted</span>' * first.quoted
             tag += f' <span class="tag">not ours {ELSEWHERE}</span>' * bool(first.elsewhere)
-            cells = "".join(self._cell(each, counted=not shown.even) for each in row)
+            cells = "".join(self._cell(each, with_seeds=not shown.even) for each in row)
             rows.append(f'<tr><th scope="row">{escape(first.row)}{tag}</th>{cells}</tr>')
         told = "".join(f"<p>{escape(text)}</p>" for text in (shown.gains, shown.order) if text)
         notes = "".join(f'<p class="protocol">{escape(note)}</p>' for note in shown.notes)
@@ -93,7 +94,7 @@ class Page:
             "</section>"
         )
 
-    def _cell(self, shown: Shown, counted: bool) -> str:
+    def _cell(self, shown: Shown, with_seeds: bool) -> str:
         cell, parts = shown.cell, []
         if shown.state == "empty":
             return '<td class="empty"><span class="soft">–</span></td>'
@@ -106,18 +107,18 @@ class Page:
         who = "" if shown.state == "elsewhere" else "paper "
         parts.append(f'<span class="row">{who}{shown.paper}</span>')
         if shown.results:
-            parts.append(f'<span class="row">{self._links(shown, counted)}</span>')
+            parts.append(f'<span class="row">{self._links(shown, with_seeds)}</span>')
         for result in shown.stale:
             parts.append(f'<span class="row stale">stale: {self._link(result, "record", cell.row)}</span>')
         return f'<td class="{shown.state}">{"".join(parts)}</td>'
 
-    def _links(self, shown: Shown, counted: bool) -> str:
-        """To the records; `counted`: with the number of seeds, which a table names once where it is that of all."""
+    def _links(self, shown: Shown, with_seeds: bool) -> str:
+        """To the records; `with_seeds`: with the number of seeds, which a table names once where it is that of all."""
         if len(shown.results) == 1:
-            told = f"{shown.seeds}: " * (counted and bool(shown.values))
+            told = f"{shown.seeds}: " * (with_seeds and bool(shown.values))
             return told + self._link(shown.results[0], "record", shown.name)
         each = [self._link(result, str(result.config.seed), f"seed {result.config.seed}") for result in shown.results]
-        return f"{seeds(len(each))}: {' '.join(each)}"
+        return f"{counted(len(each), 'seed')}: {' '.join(each)}"
 
     def _link(self, result: Result, text: str, of: str = "") -> str:
         told = f' aria-label="{escape(f"record of {of}")}"' if of else ""

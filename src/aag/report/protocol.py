@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from aag.paper import Result
+from aag.words import duration
 
 ASIDE = ("data", "train", "test", "dimensions", "precision", "seed", "augmentation", "vote", "name")
 
@@ -63,12 +64,12 @@ def origin(result: Result) -> dict[str, str]:
     def told(*names: str) -> str:
         return ", ".join(dict.fromkeys(str(one[name]) for one in sessions for name in names if one.get(name))) or "–"
 
-    minutes = "–" if seconds is None else f"{seconds / 60:.1f} min"
+    training = "–" if seconds is None else duration(seconds)
     gpus = dict.fromkeys(str(one.get("gpu") or one.get("cpu") or "–") for one in sessions)
     versions = [f"{name} {told(key)}" for name, key in (("torch", "torch"), ("CUDA", "cuda"), ("Python", "python"))]
     return {
         "made on": ", ".join(gpus),
-        "training": minutes,
+        "training": training,
         "versions": ", ".join(text for text in versions if not text.endswith("–")) or "–",
         "commit": re.sub(r"\b([0-9a-f]{12})[0-9a-f]+", r"\1", told("commit")),
         "recorded": str(result.record.get("recorded", "–")),

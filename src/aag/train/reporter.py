@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from aag.config import TrainConfig
+from aag.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +67,7 @@ class Terminal(Reporter):
             self.say(f"         {skipped} files skipped, listed in {run.skipped_file}")
         self.say(f"method   {config.method}: {_views(trainer)}, {_loss(config)}")
         width = f" (width {config.width})" if config.width != TrainConfig.width else ""
-        epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
+        epochs = counted(config.epochs, "epoch")
         self.say(f"network  {config.network}{width}, {epochs} of {steps} steps of {config.batch_size} images")
         self.say(f"runs on  {runtime}")
         if runtime.device.type == "cpu" and config.width == TrainConfig.width:
@@ -109,7 +110,7 @@ def _views(trainer: "Trainer") -> str:
     count = len(trainer.method.views)
     if trainer.config.method == "aag" and count == 3:
         return f"2 basic views + {trainer.config.auxiliary}"
-    return f"{count} basic view{'s' * (count != 1)}"
+    return counted(count, "basic view")
 
 
 def _loss(config: TrainConfig) -> str:

@@ -9,6 +9,7 @@ from aag.errors import AAGError
 from aag.kernels import reason_against
 from aag.nets import NETWORKS
 from aag.nets.spec import EDGES
+from aag.words import counted
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def _device(name: str) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     number = int(name.partition(":")[2] or 0)
     if number >= count:
-        found = f"sees {count} CUDA device{'s' * (count != 1)}" if count else "sees no CUDA device"
+        found = f"sees {counted(count, 'CUDA device')}" if count else "sees no CUDA device"
         raise AAGError(f"--device {name} was asked for, but PyTorch {found}; use --device cpu, or auto")
     device = torch.device("cuda", number)
     torch.cuda.set_device(device)  # streams and graphs are made on the current device

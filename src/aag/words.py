@@ -1,0 +1,24 @@
+"""Counts and times in words."""
+
+
+def counted(count: int, what: str) -> str:
+    """1 run, 2 runs."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def duration(seconds: float) -> str:
+    """7 s, 5 min 03 s, 2 h 07 min."""
+    minutes, seconds = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
+    return _hours(minutes)
+
+
+def estimate(seconds: float) -> str:
+    """A time that is not known to the second: 1 min, 5 min, 2 h 07 min."""
+    minutes = max(1, round(seconds / 60))
+    return f"{minutes} min" if minutes < 60 else _hours(minutes)
+
+
+def _hours(minutes: int) -> str:
+    return f"{minutes // 60} h {minutes % 60:02d} min"

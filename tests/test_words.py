@@ -1,0 +1,30 @@
+"""Counts and times in words."""
+
+import pytest
+
+from aag.words import counted, duration, estimate
+
+
+@pytest.mark.parametrize(("count", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
+def test_counted(count, told):
+    assert counted(count, "run") == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (303, "5 min 03 s"),
+        (3599.6, "1 h 00 min"),
+        (7620, "2 h 07 min"),
+    ],
+)
+def test_duration(seconds, told):
+    assert duration(seconds) == told
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(2, "1 min"), (3590, "1 h 00 min"), (7620, "2 h 07 min")])
+def test_estimate(seconds, told):
+    assert estimate(seconds) == told
