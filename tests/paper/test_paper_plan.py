@@ -42,8 +42,8 @@ def test_one_cell_one_row_one_column():
     assert names("table1", dataset="cifar10", network="resnet18", row="AAG") == ["cifar10-resnet18-paper-seed0"]
     assert names("table1", column="CIFAR-10, ResNet-18", row="aag") == ["cifar10-resnet18-paper-seed0"]
     assert len(names("table1", row="AAG")) == 6
-    assert len(names("table1", column="SVHN, AlexNet")) == 6
-    assert len(names("table1", dataset="svhn")) == 11  # one is empty in the paper
+    assert len(names("table1", column="SVHN, AlexNet")) == 7
+    assert len(names("table1", dataset="svhn")) == 13  # one is empty in the paper
 
 
 def test_a_name_comes_before_a_part_of_one():
