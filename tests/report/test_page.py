@@ -152,8 +152,8 @@ def test_without_records_everything_is_not_run_yet(tmp_path):
     write_pages(tmp_path / "none", page, also)
     text, told = page.read_text(), also.read_text()
     Checked(text)
-    assert "Cells: 0 of 81 run" in text
-    assert text.count("not run yet") > 81
+    assert "Cells: 0 of 79 run" in text
+    assert text.count("not run yet") > 79
     assert "Run, within 0.5 of the paper or above:\n\n- nothing" in told
     assert told.endswith("None yet.\n")
 

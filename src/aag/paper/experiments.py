@@ -21,6 +21,7 @@ class Cell:
     config: TrainConfig | None  # the run, with seed 0; None: nothing to run, for an empty cell or a number of others
     quoted: bool = False  # by the paper, from earlier work
     elsewhere: str = ""  # where a number comes from that is not reproduced
+    added: bool = False  # a row of ours, which the paper has not: its number is of another run
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def _table(raw: dict[str, Any]) -> Table:
                     None if empty or elsewhere else _config(settings, row.get("suffix", "")),
                     row.get("quoted", False),
                     elsewhere,
+                    row.get("added", False),
                 )
             )
         rows.append(tuple(cells))

@@ -113,10 +113,15 @@ class ShownTable:
     def cells(self) -> list[Shown]:
         return [shown for row in self.rows for shown in row]
 
+    @cached_property
+    def theirs(self) -> list[Shown]:
+        """Those that the paper has: sums are of these."""
+        return [shown for shown in self.cells if not shown.cell.added]
+
     @property
     def wanted(self) -> list[Shown]:
         """What can be run."""
-        return [shown for shown in self.cells if shown.cell.config]
+        return [shown for shown in self.theirs if shown.cell.config]
 
     @property
     def measures(self) -> list[str]:
@@ -133,7 +138,7 @@ class ShownTable:
         return evenly(self.cells)
 
     def where(self, state: str) -> list[Shown]:
-        return [shown for shown in self.cells if shown.state == state]
+        return [shown for shown in self.theirs if shown.state == state]
 
     @property
     def below(self) -> list[Shown]:
@@ -141,11 +146,11 @@ class ShownTable:
 
     @property
     def far_above(self) -> list[Shown]:
-        return [shown for shown in self.cells if shown.difference is not None and shown.difference > FAR]
+        return [shown for shown in self.theirs if shown.difference is not None and shown.difference > FAR]
 
     @property
     def close(self) -> list[Shown]:
-        return [shown for shown in self.cells if shown.close]
+        return [shown for shown in self.theirs if shown.close]
 
     @property
     def close_words(self) -> str:
@@ -215,7 +220,7 @@ class ShownTable:
         columns = list(zip(*self.rows, strict=True))
         alike = " of one measure" * any(len({each.cell.measure for each in column}) > 1 for column in columns)
         for column in columns:
-            done = [shown for shown in column if shown.difference is not None]
+            done = [shown for shown in column if shown.difference is not None and not shown.cell.added]
             for a, b in combinations(done, 2):
                 if _paper(a) == _paper(b) or a.cell.measure != b.cell.measure:
                     continue

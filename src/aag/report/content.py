@@ -1,6 +1,6 @@
 """What a page says on the whole, whatever it is written in: how far the paper is reproduced, and from which records."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,7 @@ class Content:
     @property
     def summary(self) -> str:
         """One line for the whole paper, and for its own method's cells."""
-        every = [each for table in self.tables for each in table.cells]
+        every = [each for table in self.tables for each in table.wanted]
         runs = len({result.path for table in self.tables for one in table.where("done") for result in one.results})
         own = [each for each in every if each.cell.config and each.cell.config.method == "aag"]
         return f"Cells: {_run(every)}, from {counted(runs, 'run')}. Of AAG's own: {_run(own)}."
@@ -97,8 +97,7 @@ class Content:
                 yield Point((found.figure,), text="a drawing of the framework; views of real images stand in its place")
 
 
-def _run(cells: Iterable[Shown]) -> str:
-    wanted = [each for each in cells if each.cell.config]
+def _run(wanted: list[Shown]) -> str:
     done = [each for each in wanted if each.state == "done"]
     close = sum(each.close for each in done)
     return f"{len(done)} of {len(wanted)} run, {close} within {CLOSE} of the paper or above"

@@ -81,6 +81,7 @@ class Page:
             first = row[0].cell
             tag = ' <span class="tag">quoted</span>' * first.quoted
             tag += f' <span class="tag">not ours {ELSEWHERE}</span>' * bool(first.elsewhere)
+            tag += ' <span class="tag">we add</span>' * first.added
             cells = "".join(self._cell(each, with_seeds=not shown.even) for each in row)
             rows.append(f'<tr><th scope="row">{escape(first.row)}{tag}</th>{cells}</tr>')
         told = "".join(f"<p>{escape(text)}</p>" for text in (shown.gains, shown.order) if text)
