@@ -58,7 +58,7 @@ def test_a_row_that_we_add_is_shown_and_counts_in_no_sum(tmp_path):
     assert content.summary == before
     first = content.tables[0]
     (shown,) = [each for each in first.cells if each.values]
-    assert (shown.name, shown.ours, shown.difference) == ("AAG, no flip, SVHN, ResNet-18", "95.20", -0.1)
+    assert (shown.name, shown.ours, shown.difference) == ("AAG without flip, SVHN, ResNet-18", "95.20", -0.1)
     assert (first.close, first.below, first.order) == ([], [], "")
     assert first.tally.startswith("0 of 34 cells run; 1 seed")
 
