@@ -52,7 +52,7 @@ def test_the_larger_network_has_a_batch_of_64_for_1000_epochs():
 def test_auto_is_demo_for_the_sample_and_paper_for_all_else(words, recipe):
     config = train_config(words)
     assert config.recipe == recipe
-    assert replace(config, data="x") == replace(recipe_config(recipe, "x"), data="x")
+    assert config == recipe_config(recipe, config.data)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,20 @@ def test_a_recipe_is_what_its_own_command_gives(name):
     assert {field: getattr(config, field) for field in recipe.settings} == recipe.settings
     assert recipe.about
     assert recipe.expect
+
+
+@pytest.mark.parametrize("recipe", ["auto", "paper", "paper-resnet50", "demo"])
+def test_on_svhn_the_third_view_of_aag_is_the_policy_alone(recipe):
+    assert recipe_config(recipe, "svhn").auxiliary_crop == "none"
+    assert recipe_config(recipe, "svhn").run_name().endswith("seed0")  # it is the recipe's, no change of it
+    assert recipe_config(recipe, "cifar10").auxiliary_crop == "resized"
+    assert train_config(["--data", "svhn", "--auxiliary-crop", "padded"]).auxiliary_crop == "padded"
+
+
+@pytest.mark.parametrize("recipe", ["auto", "paper", "demo"])
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "aag"])
+def test_a_rival_has_no_third_view_on_svhn_either(recipe, method):
+    assert recipe_config(recipe, "svhn", method).auxiliary_crop == TrainConfig.auxiliary_crop
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aag.errors import AAGError, unknown
-from aag.recipes import RECIPES, SMALL
+from aag.recipes import ON, RECIPES, SMALL
 
 METHODS = ("aag", "instance", "isif", "simclr", "moco", "and", "super-and", "deepcluster", "amdim")
 LOSSES = ("gnt-xent", "nt-xent", "dcl", "dclw", "own")
@@ -99,7 +99,7 @@ class TrainConfig:
     auxiliary: str = "autoaugment"
     """The third view: autoaugment, randaugment, basic (three basic views) or none (two basic views)."""
     auxiliary_crop: str = "resized"
-    """Before the policy: resized (random resized crop and flip), padded (random shift and flip) or none."""
+    """Before the policy: resized (random resized crop and flip), padded (shift and flip) or none (so on SVHN)."""
     policy: str = "auto"
     """AutoAugment's policy: cifar10, svhn or imagenet. auto: svhn for SVHN, else cifar10."""
     rand_n: int = 2
@@ -260,6 +260,8 @@ def recipe_config(recipe: str, data: str, method: str = "aag") -> TrainConfig:
     chosen = RECIPES[recipe]
     assert chosen is not None
     settings = {"method": method, **chosen.settings}
+    if settings["method"] == "aag":
+        settings = {**ON.get(data, {}), **settings}
     if recipe == "demo" and method != "aag":
         own = RECIPES[method]
         assert own is not None
