@@ -71,7 +71,7 @@ class Terminal(Reporter):
         self.say(f"network  {config.network}{width}, {epochs} of {steps} steps of {config.batch_size} images")
         self.say(f"runs on  {runtime}")
         if runtime.device.type == "cpu" and config.width == TrainConfig.width:
-            self.say("         a network of full width is slow on a CPU; --recipe demo is made for one")
+            self.say("         a network of full width is slow on a CPU; aag train --recipe demo is made for one")
         epoch, complete = reached // steps, reached == config.epochs * steps
         after = " (complete)" if complete else f" (going on in epoch {epoch + 1})" if reached else ""
         self.say(f"run      {run.folder}{after}")
