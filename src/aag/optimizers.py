@@ -73,14 +73,13 @@ class SGD(Optimizer):
         self, parameters: Mapping[str, Tensor], momentum: float, weight_decay: float, nesterov: bool = False
     ) -> None:
         super().__init__(parameters, momentum, weight_decay)
-        self.nesterov = nesterov
         self.rule = "nesterov" if nesterov else "sgd"
 
     def _update(self, weights: list[Tensor], grads: list[Tensor]) -> None:
         torch._fused_sgd_(
             weights, grads, [self.velocity[weight] for weight in weights],
             weight_decay=self.weight_decay, momentum=self.momentum, lr=self.lr,
-            dampening=0.0, nesterov=self.nesterov, maximize=False, is_first_step=False,
+            dampening=0.0, nesterov=self.rule == "nesterov", maximize=False, is_first_step=False,
         )  # fmt: skip
 
 
