@@ -9,6 +9,7 @@ from aag.report.findings import Cloud, Drawn
 WIDTH, HEIGHT = 360, 250  # near a phone's width, so that text is hardly scaled there
 LEFT, RIGHT, TOP, BOTTOM = 54, 16, 12, 40
 LINE = 15  # of a name on a chart
+LEAST = 2.0  # points of accuracy on an axis, so that what one seed may bring looks small
 START, SMALL = 0.02, 1 / 3  # if what follows this share of the steps takes less of the range, the picture is of that
 
 # One step of a pen for each class: shapes tell classes apart where colours do not. Round and square are line caps.
@@ -21,14 +22,17 @@ SHAPES = (
 def line_chart(
     lines: list[Drawn], *, title: str, x_label: str, y_label: str, log: bool = False, marks: bool = False
 ) -> str:
-    """Lines over one axis; `marks` puts a point with its number at each value, and the axis' ticks there."""
+    """Lines over one axis; `marks`, for accuracies: a point with its number at each value, ticks of the axis there."""
     xs = [x for line in lines for x, _ in line.points]
     if not xs:
         return nothing(title, "not run yet")
     outside = "" if marks else _beginning(lines)
     ys = [y for line in lines for x, y in line.points if not outside or x > START * max(xs)]
-    y_ticks = ticks(min(ys), max(ys), 5)
-    low, high = min(y_ticks[0], min(ys)), max(y_ticks[-1], max(ys))
+    low, high = min(ys), max(ys)
+    if marks and high - low < LEAST:
+        low, high = (low + high - LEAST) / 2, (low + high + LEAST) / 2
+    y_ticks = ticks(low, high, 5)
+    low, high = min(y_ticks[0], low), max(y_ticks[-1], high)
     x_ticks = sorted(set(xs)) if marks else ticks(min(0.0, *xs), max(xs), 5)
     x_low, x_high = min(x_ticks[0], min(xs)), max(x_ticks[-1], max(xs))
     place = math.log2 if log else float

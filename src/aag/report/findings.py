@@ -198,7 +198,8 @@ def _trend(figure: Figure, name: str, points: Points) -> str:
     text = f"The best {what} by {name} is {best[0]:g} ({best[1]:.2f}), of {len(points)} run"
     text += ", the largest" if best == last else f"; {last[0]:g}, the largest, is lower by {best[1] - last[1]:.2f}"
     falls = [f"from {a[0]:g} to {b[0]:g}" for a, b in pairwise(points) if b[1] < a[1]]
-    return text + (f". It falls {', '.join(falls)}." if falls else ". It never falls.")
+    text += f". It falls {', '.join(falls)}" if falls else ". It never falls"
+    return f"{text}. All lie within {best[1] - min(y for _, y in points):.2f}."
 
 
 def _begin(name: str) -> str:
