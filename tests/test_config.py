@@ -76,7 +76,7 @@ def test_the_last_of_two_recipes_counts():
     assert train_config(words) == recipe_config("paper", "cifar10")
 
 
-@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if recipe])
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_is_what_its_own_command_gives(name):
     recipe = RECIPES[name]
     program, command, *words = recipe.command.split()
@@ -211,6 +211,14 @@ def test_each_setting_gives_another_name():
 def test_names_are_the_same_just_when_the_settings_are(one, other):
     a, b = (replace(BASE, **{field: OTHER[field] for field in chosen}) for chosen in (one, other))
     assert (a.run_name() == b.run_name()) == (a.identity() == b.identity()) == (one == other)
+
+
+def test_each_method_by_each_recipe_has_a_name_of_its_own():
+    """Recipes carry a method, and another may be put in its place."""
+    configs = [
+        replace(recipe_config(recipe, "cifar10", method), method=method) for recipe in RECIPES for method in METHODS
+    ]
+    assert len({config.run_name() for config in configs}) == len(configs)
 
 
 def test_where_a_run_computes_and_how_it_is_watched_does_not_name_it():

@@ -58,7 +58,7 @@ def test_a_run_of_other_settings_is_compared_with_nothing(changes: dict[str, Any
 
 def test_options_are_as_one_types_them() -> None:
     settings = {"symmetric": True, "flip": False, "decay_at": [0.5, 0.9], "norm_images": 0}
-    assert run_tables.options(settings) == ["`--symmetric`", "`--no-flip`", "`--decay-at 0.5 0.9`", "`--norm-images 0`"]
+    assert run_tables.typed(settings) == ["`--symmetric`", "`--no-flip`", "`--decay-at 0.5 0.9`", "`--norm-images 0`"]
 
 
 def test_the_methods_table_has_a_row_for_every_run_and_every_published_number(tmp_path: Path) -> None:

@@ -1,17 +1,13 @@
-"""Fills the pages' tables from the records under results/: numbers are never typed.
-
-python tools/make_tables.py            # writes README.md, docs/methods.md and docs/reproduction.md
-python tools/make_tables.py --check    # fails if they are not what the records say
-"""
+"""Fills the tables of README.md and docs/ from the records under results/: numbers are never typed."""
 
 import json
 import re
-import sys
 from pathlib import Path
 
 from aag.report.content import Content
+from aag.report.markdown import grid
 from aag.report.markdown import markdown as reproduction
-from run_tables import ROOT, markdown, methods_table, results_table
+from run_tables import ROOT, methods_table, results_table
 
 PAGES = ("README.md", "docs/methods.md")  # with tables in their places
 WHOLE = "docs/reproduction.md"  # written from its first line to its last
@@ -24,18 +20,22 @@ def augmentation_table() -> str:
         return "No record yet."
     record, path = measured[-1]
     threads, cpu = record["threads"], record["cpu_model"]
-    lines = [
-        "| images a second (a core) | ours, batched | torchvision on PIL images | torchvision v2 on tensors | ratios |",
-        "|---|---|---|---|---|",
+    head = [
+        "images a second (a core)",
+        "ours, batched",
+        "torchvision on PIL images",
+        "torchvision v2 on tensors",
+        "ratios",
     ]
+    rows = []
     for row in record["augmentation"]["rows"]:
         speeds = [row[name]["per_second"] for name in ("ours_cpu", "torchvision_pil", "torchvision_tensor")]
         ratios = f"{row['ours_cpu_over_pil']:.1f} ×, {row['ours_cpu_over_tensor']:.1f} ×"
         cells = [f"{speed:,.0f} ({speed / threads:,.0f})" for speed in speeds]
-        lines.append(f"| {row['family']} | " + " | ".join(cells) + f" | {ratios} |")
+        rows.append([row["family"], *cells, ratios])
     source = f"[record]({path.relative_to(ROOT).as_posix()})"
-    lines += ["", f"{cpu}, {threads} threads of ours against {threads} processes of torchvision's; {source}."]
-    return "\n".join(lines)
+    note = f"{cpu}, {threads} threads of ours against {threads} processes of torchvision's; {source}."
+    return f"{grid(head, rows)}\n\n{note}"
 
 
 def benchmarks() -> list[tuple[dict, Path]]:
@@ -94,7 +94,7 @@ def _training(section: dict) -> str:
     flops, copy = section["matmul_flops"] / 1e12, section["copy_bytes_per_second"] / 1e9
     dtype = {"bfloat16": "bf16", "float32": "fp32"}[section["matmul_dtype"]]
     note = f"Measured beside it: {flops:,.3g} TFLOP/s of {dtype} products, {copy:,.0f} GB/s of copies."
-    return f"{markdown(head, rows)}\n\n{note}"
+    return f"{grid(head, rows, left=1)}\n\n{note}"
 
 
 def _usual(section: dict) -> str:
@@ -114,7 +114,7 @@ def _usual(section: dict) -> str:
         speeds = (row["loader_views_per_second"]["per_second"], row["views_per_second"]["per_second"])
         ratio = f"{row['ours_over']:.1f} ×" if "ours_over" in row else "–"
         rows.append([f"{row['name']}, {section['workers']} workers", *(f"{speed:,.0f}" for speed in speeds), ratio])
-    return markdown(head, rows)
+    return grid(head, rows, left=1)
 
 
 def _methods(section: dict) -> str:
@@ -134,7 +134,7 @@ def _methods(section: dict) -> str:
             f"{row['view_over_plain']:.2f} ×" if "view_over_plain" in row else "–",
             f"{row['keeps_bytes'] / 1e6:,.1f} MB" if row["keeps_bytes"] else "–",
         ])  # fmt: skip
-    return markdown(head, rows)
+    return grid(head, rows, left=1)
 
 
 def _gpu_augmentation(section: dict) -> str:
@@ -151,7 +151,7 @@ def _gpu_augmentation(section: dict) -> str:
     }  # fmt: skip
     cells = [[f"{row[name]['per_second']:,.0f}" if name in row else "–" for name in columns] for row in rows]
     named = [[row["family"], *cell] for row, cell in zip(rows, cells, strict=True)]
-    return markdown(["images a second", *columns.values()], named)
+    return grid(["images a second", *columns.values()], named, left=1)
 
 
 def _seconds(record: dict) -> str:
@@ -159,7 +159,7 @@ def _seconds(record: dict) -> str:
     parts = {"evaluation": "rows", "methods": "between_epochs", "startup": "rows"}
     found = [row for name, part in parts.items() if name in record for row in record[name][part]]
     rows = [[row["name"], row.get("size", ""), f"{row['median_seconds']:,.2f}"] for row in found]
-    return markdown(["", "size", "seconds"], rows) if rows else ""
+    return grid(["", "size", "seconds"], rows, left=1) if rows else ""
 
 
 def _network(row: dict) -> str:
@@ -188,10 +188,7 @@ def main() -> None:
         path = ROOT / name
         before = path.read_text() if path.exists() else ""
         after = reproduction(Content(ROOT / "results"), path) if name == WHOLE else filled(before)
-        if "--check" not in sys.argv:
-            path.write_text(after)
-        elif after != before:
-            sys.exit(f"{name} is not what results/ says; run make tables")
+        path.write_text(after)
 
 
 if __name__ == "__main__":

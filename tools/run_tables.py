@@ -10,11 +10,13 @@ from aag import methods, nets
 from aag.bench.methods import kept_bytes
 from aag.config import METHODS, TrainConfig, recipe_config
 from aag.paper import PAPER, Cell, Result, Results, Table
+from aag.paper.plan import options
+from aag.paper.results import images_of
 from aag.report.cells import show
+from aag.report.markdown import grid
 from aag.words import duration
 
 ROOT = Path(__file__).parent.parent
-IMAGES = 50_000  # CIFAR-10's, for training
 NONE = "–"
 
 
@@ -84,11 +86,11 @@ def results_table(results: Results | None = None) -> str:
     numbers = {cell.config.run_name(): cell.paper for cell in table.cells if cell.config}
     rows = []
     for config in _seedless(current(results)):
-        if config.epochs != recipe(config).epochs or differing(config, "network"):
+        if config.epochs != config.base().epochs or differing(config, "network"):
             continue
         runs = results.of(config)
         knn, probe = (show(Cell("", "", None, measure, config), results) for measure in ("knn", "linear"))
-        demo_of = f", `--method {config.method}`" * (config.method not in ("aag", config.recipe))
+        demo_of = f", `--method {config.method}`" * (not config.by_recipe())
         row = [
             config.data,
             config.network,
@@ -103,7 +105,7 @@ def results_table(results: Results | None = None) -> str:
         ]
         rows.append(((config.data, config.network != "resnet18", config.network, -max(knn.values, default=0)), row))
     head = ["data", "network", "recipe", "epochs", "kNN", "paper", "linear", "training", "views a second", "seeds"]
-    return markdown(head, [row for _, row in sorted(rows, key=lambda each: each[0])], left=3)
+    return grid(head, [row for _, row in sorted(rows, key=lambda each: each[0])], left=3)
 
 
 def current(results: Results) -> list[Result]:
@@ -132,7 +134,7 @@ def methods_table(bench: dict[str, Any] | None, results: Results | None = None) 
         about = [f"[`{method}`](#{method})", ABOUT[method][0], *_size(method), f"{cost:.2f} ×" if cost else NONE]
         rows += [[*(about if run is runs[0] else [""] * len(about)), *run] for run in runs]
     head = ["method", "idea", "views", "keeps", "time a view", "run", "kNN", "linear", "theirs"]
-    return markdown(head, rows, left=2)
+    return grid(head, rows, left=2)
 
 
 def _runs(method: str, results: list[Result]) -> list[list[str]]:
@@ -145,7 +147,7 @@ def _runs(method: str, results: list[Result]) -> list[list[str]]:
         same = [result for result in results if published(result.config) == theirs]
         found += [_run(result, beside) for result in sorted(same, key=_order)]
         if not same:
-            told = ", ".join([*options(theirs.settings), f"{own.epochs} epochs"])
+            told = ", ".join([*typed(theirs.settings), f"{own.epochs} epochs"])
             found.append([f"{told}: not run yet", NONE, NONE, beside])
     in_paper = {config.run_name() for part in PAPER.values() for config in part.configs}
     others = [
@@ -158,7 +160,7 @@ def _runs(method: str, results: list[Result]) -> list[list[str]]:
 
 def _run(result: Result, beside: str) -> list[str]:
     config = result.config
-    told = [*options(differing(config)), f"{config.epochs} epochs"]
+    told = [*typed(differing(config)), f"{config.epochs} epochs"]
     told += [f"seed {config.seed}"] * (config.seed != 0)
     values = [result.measure(measure) for measure in ("knn", "linear")]
     url = f"../results/{result.path.name}"
@@ -179,26 +181,14 @@ def published(config: TrainConfig) -> Theirs | None:
     return None
 
 
-def recipe(config: TrainConfig) -> TrainConfig:
-    """What it was made from."""
-    return recipe_config(config.recipe, config.data, config.method)
-
-
 def differing(config: TrainConfig, *told: str) -> dict[str, Any]:
     """What differs from the recipe, besides what a row tells anyway."""
-    base, left_out = recipe(config).identity(), ("epochs", "seed", *told)
+    base, left_out = config.base().identity(), ("epochs", "seed", *told)
     return {name: value for name, value in config.identity().items() if name not in left_out and value != base[name]}
 
 
-def options(settings: dict[str, Any]) -> list[str]:
-    """As one would type them."""
-    return [f"`{_option(name.replace('_', '-'), value)}`" for name, value in settings.items()]
-
-
-def _option(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return f"--{name}" if value else f"--no-{name}"
-    return f"--{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+def typed(settings: dict[str, Any]) -> list[str]:
+    return [f"`{' '.join(words)}`" for words in options(settings)]
 
 
 def training(result: Result) -> str:
@@ -207,18 +197,12 @@ def training(result: Result) -> str:
     return f"{duration(result.record['seconds'])} on one {result.gpu or result.record['sessions'][-1]['cpu']}"
 
 
-def markdown(head: list[Any], rows: list[list[Any]], left: int = 1) -> str:
-    """The first columns to the left, the others to the right."""
-    lines = ["| " + " | ".join(map(str, line)) + " |" for line in (head, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * left + "---:|" * (len(head) - left), *lines[1:]])
-
-
 @cache
 def _size(method: str) -> tuple[int, str]:
     """Its views, and what it keeps for CIFAR-10 besides the encoder that it trains."""
     config = recipe_config("auto", "cifar10", method)
     spec = nets.EncoderSpec(config.network, config.embedding, config.head, config.width)
-    built = methods.build(methods.Setting(config, "cifar10", IMAGES, nets.build(spec)))
+    built = methods.build(methods.Setting(config, "cifar10", images_of("cifar10"), nets.build(spec)))
     kept = kept_bytes(built)
     return len(methods.families(config, "cifar10")), f"{kept / 1e6:.1f} MB: {ABOUT[method][1]}" if kept > 1000 else NONE
 

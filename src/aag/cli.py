@@ -299,8 +299,7 @@ def _recipes(arguments: list[str]) -> int:
     if arguments and arguments[0] not in ("-h", "--help"):
         raise unknown("recipe option", arguments[0], ["--help"])
     for name, recipe in RECIPES.items():
-        if recipe:
-            print(f"{name}\n  {recipe.about}\n  {recipe.command}\n  {recipe.expect}\n")
+        print(f"{name}\n  {recipe.about}\n  {recipe.command}\n  {recipe.expect}\n")
     return 0
 
 
@@ -346,6 +345,3 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "reproduce": _reproduce,
     "bench": _bench,
 }
-
-if __name__ == "__main__":
-    sys.exit(main())

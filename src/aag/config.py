@@ -147,7 +147,7 @@ class TrainConfig:
     def validate(self) -> "TrainConfig":
         """Itself, or an AAGError that says what is wrong."""
         names = {
-            "recipe": RECIPES, "method": METHODS, "loss": LOSSES, "schedule": SCHEDULES, "basic": BASICS,
+            "recipe": ("auto", *RECIPES), "method": METHODS, "loss": LOSSES, "schedule": SCHEDULES, "basic": BASICS,
             "optimizer": OPTIMIZERS, "auxiliary": AUXILIARIES, "auxiliary_crop": CROPS, "policy": POLICY_NAMES,
             "forward": FORWARDS, "head": HEADS, "precision": PRECISIONS, "compile": COMPILES,
         }  # fmt: skip
@@ -203,8 +203,16 @@ class TrainConfig:
 
     def identity(self) -> dict[str, Any]:
         """The settings that make two runs the same run: not where it runs nor how it is watched."""
-        resolved = replace(self, recipe=recipe_config(self.recipe, self.data, self.method).recipe)
+        resolved = replace(self, recipe=self.base().recipe)
         return {name: value for name, value in resolved.to_json().items() if name not in OPERATIONAL}
+
+    def base(self) -> "TrainConfig":
+        """The settings of its recipe, which it was made from."""
+        return recipe_config(self.recipe, self.data, self.method)
+
+    def by_recipe(self) -> bool:
+        """Whether its method is the one that the recipe takes if none is named."""
+        return self.method == recipe_config(self.base().recipe, self.data).method
 
     def to_json(self) -> dict[str, Any]:
         return {name: _plain(value) for name, value in asdict(self).items()}
@@ -221,9 +229,9 @@ class TrainConfig:
 
     def run_name(self) -> str:
         """Data, network, recipe, seed, and each setting that differs from the recipe's."""
-        base = recipe_config(self.recipe, self.data, self.method)
+        base = self.base()
         settings = base.to_json()
-        recipe = base.recipe if self.method in ("aag", base.recipe) else f"{base.recipe}-{self.method}"
+        recipe = base.recipe if self.by_recipe() else f"{base.recipe}-{self.method}"
         data = Path(self.data).name.removesuffix(".npz") or "images"
         name = [data, self.network.replace("/", "-"), recipe, f"seed{self.seed}"]
         for field, value in self.identity().items():
@@ -251,19 +259,15 @@ def recipe_config(recipe: str, data: str, method: str = "aag") -> TrainConfig:
 
     demo is small for every method, and otherwise what its own recipe says.
     """
-    if recipe not in RECIPES:
-        raise unknown("recipe", recipe, RECIPES)
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     if recipe == "auto":
         recipe = "demo" if data == "sample" else ("paper" if method == "aag" else method)
-    chosen = RECIPES[recipe]
-    assert chosen is not None
-    settings = {"method": method, **chosen.settings}
+    if recipe not in RECIPES:
+        raise unknown("recipe", recipe, ["auto", *RECIPES])
+    settings = {"method": method, **RECIPES[recipe].settings}
     if settings["method"] == "aag":
         settings = {**ON.get(data, {}), **settings}
     if recipe == "demo" and method != "aag":
-        own = RECIPES[method]
-        assert own is not None
-        settings = {**own.settings, **settings, **SMALL.get(method, {})}
+        settings = {**RECIPES[method].settings, **settings, **SMALL.get(method, {})}
     return replace(TrainConfig(data=data, recipe=recipe), **settings)

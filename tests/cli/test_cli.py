@@ -112,8 +112,7 @@ def test_recipes_are_listed_with_command_and_expectation():
     ran = aag_("recipes")
     assert ran.code == 0
     for name, recipe in RECIPES.items():
-        if recipe:
-            assert f"{name}\n  {recipe.about}\n  {recipe.command}\n  {recipe.expect}\n" in ran.out
+        assert f"{name}\n  {recipe.about}\n  {recipe.command}\n  {recipe.expect}\n" in ran.out
     assert "auto" not in ran.out.split()
     assert "unknown recipe option" in refused("recipes", "paper")
 

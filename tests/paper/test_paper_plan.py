@@ -196,9 +196,14 @@ OTHERS = [
 
 @pytest.mark.parametrize("config", OTHERS)
 def test_any_config_is_written_as_options_and_read_back(config):
-    assert train_config(shlex.split(shlex.join(train_options(config)))) == replace(
-        config, recipe=recipe_config(config.recipe, config.data, config.method).recipe
-    )
+    assert train_config(shlex.split(shlex.join(train_options(config)))) == replace(config, recipe=config.base().recipe)
+
+
+@pytest.mark.parametrize("recipe", ["simclr", "moco", "paper", "demo"])
+@pytest.mark.parametrize("method", ["aag", "simclr"])
+def test_a_method_in_the_place_of_a_recipes_own_is_written(recipe, method):
+    config = replace(recipe_config(recipe, "svhn", method), method=method, norm_images=0)
+    assert train_config(train_options(config)) == config
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -245,6 +245,13 @@ def test_a_beginning_that_would_take_the_picture_is_left_out_and_told() -> None:
     assert drawn.count("<svg x=") == 1  # what cuts the line off
 
 
+def test_only_lines_that_begin_outside_are_said_to() -> None:
+    falls = [(float(x), 10.0 if x == 1 else 0.2 + x / 1000) for x in range(1, 201)]
+    lines = [Drawn("falls", falls, 0), Drawn("stays", [(float(x), 0.3) for x in range(1, 201)], 1)]
+    drawn = charts.line_chart(lines, title="t", x_label="x", y_label="y")
+    assert "Begins at 10 (falls), outside the picture." in drawn
+
+
 def test_a_line_that_falls_all_the_way_is_drawn_whole() -> None:
     falling = [(float(x), 1 / x) for x in range(1, 21)]
     drawn = charts.line_chart([Drawn("a", falling, 0)], title="t", x_label="x", y_label="y")

@@ -4,13 +4,13 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from aag.config import TrainConfig, recipe_config
+from aag.config import TrainConfig
 from aag.errors import AAGError, unknown
 from aag.paper.experiments import PAPER, Figure, Table, in_short, with_epochs
 from aag.paper.results import Results, images_of
@@ -284,19 +284,25 @@ def holds(folder: Path, config: TrainConfig) -> bool:
 
 def train_options(config: TrainConfig) -> list[str]:
     """The words after `aag train` that give exactly this config."""
-    base = recipe_config(config.recipe, config.data, config.method)
-    words = ["--data", config.data, "--recipe", base.recipe]
-    if config.method != TrainConfig.method:
-        words += ["--method", config.method]
-    for field in fields(config):
-        value, option = getattr(config, field.name), field.name.replace("_", "-")
-        if field.name in ("data", "recipe", "method") or value == getattr(base, field.name):
-            continue
-        if isinstance(value, bool):
-            words.append(f"--{option}" if value else f"--no-{option}")
-        else:
-            words += [f"--{option}", *map(str, value if isinstance(value, tuple) else (value,))]
-    return words
+    base = config.base()
+    settings = {"data": config.data, "recipe": base.recipe}
+    if not config.by_recipe():
+        settings["method"] = config.method
+    for name in (field.name for field in fields(config)):
+        if name not in ("data", "recipe", "method") and getattr(config, name) != getattr(base, name):
+            settings[name] = getattr(config, name)
+    return [word for words in options(settings) for word in words]
+
+
+def options(settings: Mapping[str, Any]) -> list[list[str]]:
+    """Each setting as one would type it, in words."""
+    return [_option(name.replace("_", "-"), value) for name, value in settings.items()]
+
+
+def _option(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", *map(str, value if isinstance(value, list | tuple) else (value,))]
 
 
 def command(run: Planned, results: Path) -> str:

@@ -89,8 +89,9 @@ class Results:
         names = {seed: replace(config, seed=seed).run_name() for seed in {result.config.seed for result in self.all}}
         return self._where(lambda result: result not in current and result.name == names[result.config.seed])
 
-    def short(self, config: TrainConfig) -> list[Result]:
-        """Of this run with fewer epochs, or fewer rounds of as many, the longest last."""
+    def short(self, config: TrainConfig) -> list[list[Result]]:
+        """Of this run with fewer epochs, or fewer rounds of as many: what differs by seed alone together, by seed, and
+        the longest first."""
         aside = ("seed", "epochs", "rounds", "warmup_epochs")
         wanted = _but(config.identity(), *aside)
 
@@ -98,10 +99,14 @@ class Results:
             same = other.rounds == config.rounds or other.epochs * config.rounds == config.epochs * other.rounds
             return same and other.epochs < config.epochs
 
-        found = self._where(
+        alike: dict[tuple[int, int, bool, int | None], list[Result]] = {}
+        for result in self._where(
             lambda result: not result.strange and _but(result.identity, *aside) == wanted and shorter(result.config)
-        )
-        return sorted(found, key=lambda result: result.config.epochs)
+        ):
+            of = result.config
+            key = (of.epochs, of.rounds, of.warmup_epochs == config.warmup_epochs, of.warmup_epochs)
+            alike.setdefault(key, []).append(result)
+        return [alike[key] for key in sorted(alike, key=lambda key: key[:3], reverse=True)]
 
     def seconds(self, config: TrainConfig) -> float | None:
         """How long this run may take, by the fastest of the nearest records. None: there is none of its network."""
@@ -170,8 +175,6 @@ def _read(path: Path) -> Result:
     for session in record["sessions"]:
         _need(isinstance(session["gpu"], str | None), f"its GPU is {session['gpu']!r}")
     seconds, last = record["seconds"], record["knn"]["last"]
-    for value in (seconds, last):
-        _need(isinstance(value, int | float | None), f"{value!r} is no number")
     _need(seconds is None or number(seconds), f"its training took {seconds!r} seconds")
     pace = record.get("views_per_second")
     _need(pace is None or number(pace), f"it trained at {pace!r} views a second")

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from aag.report.content import Content
+from aag.report.files import write_texts
 from aag.report.markdown import markdown
 from aag.report.page import Page
-from aag.report.records import write_texts
 
 __all__ = ["write_pages"]
 

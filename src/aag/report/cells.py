@@ -78,12 +78,11 @@ def show(cell: Cell, results: Results) -> Shown:
     found = results.of(cell.config)
     if measured := _measured(found, cell.measure):
         return Shown(cell, "done", *_unzip(measured), stale)
-    shorter = results.short(cell.config)
-    for epochs, rounds in sorted({(each.config.epochs, each.config.rounds) for each in shorter}, reverse=True):
-        same = [each for each in shorter if (each.config.epochs, each.config.rounds) == (epochs, rounds)]
-        measure = in_short(cell.measure, same[0].config, cell.config)
-        if measured := _measured(same, measure):
-            return Shown(cell, "short", *_unzip(measured), stale, _short_words(measure, epochs, cell))
+    for shorter in results.short(cell.config):
+        measure = in_short(cell.measure, shorter[0].config, cell.config)
+        if measured := _measured(shorter, measure):
+            note = _short_words(measure, shorter[0].config.epochs, cell)
+            return Shown(cell, "short", *_unzip(measured), stale, note)
     if found:
         return Shown(cell, "unmeasured", tuple(found), stale=stale, note=f"recorded without {cell.measure}")
     return Shown(cell, "missing", stale=stale)

@@ -93,7 +93,8 @@ def _beginning(lines: list[Drawn]) -> str:
     later = [y for line in lines for x, y in line.points if x > START * end]
     if not later or max(later) - min(later) >= SMALL * (max(whole) - min(whole)):
         return ""
-    begins = " and ".join(f"{line.points[0][1]:.3g} ({line.name})" for line in lines)
+    first = {line.name: line.points[0][1] for line in lines}
+    begins = " and ".join(f"{y:.3g} ({name})" for name, y in first.items() if not min(later) <= y <= max(later))
     return f'<p class="protocol">Begins at {escape(begins)}, outside the picture.</p>'
 
 

@@ -1,6 +1,6 @@
 """What our runs show of a figure: their points, and in words what one sees in them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +22,7 @@ MOST = 2000  # points of a cloud: more would be a page of megabytes
 
 @dataclass(frozen=True)
 class Drawn:
-    """A line of a chart, or a cloud of points."""
+    """A line of a chart."""
 
     name: str
     points: Points
@@ -45,11 +45,11 @@ class Found:
     """What a figure is made of."""
 
     figure: Figure
-    panels: dict[str, list[Drawn]]  # a curve's name → its lines
-    clouds: dict[str, Cloud]  # the run's name, as its series' config has it → its points
-    words: tuple[str, ...]  # what ours shows
-    missing: tuple[str, ...]  # what was not run or not recorded
-    results: tuple[Result, ...]  # the records used
+    panels: dict[str, list[Drawn]] = field(default_factory=dict)  # a curve's name → its lines
+    clouds: dict[str, Cloud] = field(default_factory=dict)  # the run's name, as its series has it → its points
+    words: tuple[str, ...] = ()  # what ours shows
+    missing: tuple[str, ...] = ()  # what was not run or not recorded
+    results: tuple[Result, ...] = ()  # the records used
     run: bool = True  # whether any of its runs is recorded, whatever that record holds
 
     @property
@@ -64,22 +64,27 @@ class Found:
 
 
 def find_in(figure: Figure, results: Results) -> Found:
-    if figure.kind == "sweep":
-        return _sweep(figure, results)
     if figure.kind == "views":
-        return Found(figure, {}, {}, (), (), ())
-    chosen, missing = _chosen(figure, results)
-    if figure.kind == "tsne":
-        clouds, used = {}, []
-        for name, place, result in chosen:
-            if found := results.projection(result.config):
-                clouds[figure.series[place].config.run_name()] = _cloud(name, found)
-                used.append(result)
-            else:
-                missing.append(f"{name}: no t-SNE of its embeddings is recorded")
-        words = tuple(map(_neighbours, clouds.values()))
-        return Found(figure, {}, clouds, words, tuple(missing), tuple(used), bool(chosen))
+        return Found(figure)
+    find = {"sweep": _sweep, "tsne": _clouds, "steps": _curves, "epochs": _curves}[figure.kind]
+    return find(figure, results)
 
+
+def _clouds(figure: Figure, results: Results) -> Found:
+    chosen, missing = _chosen(figure, results)
+    clouds, used = {}, []
+    for name, place, result in chosen:
+        if found := results.projection(result.config):
+            clouds[figure.series[place].config.run_name()] = _cloud(name, found)
+            used.append(result)
+        else:
+            missing.append(f"{name}: no t-SNE of its embeddings is recorded")
+    words = tuple(map(_neighbours, clouds.values()))
+    return Found(figure, {}, clouds, words, tuple(missing), tuple(used), bool(chosen))
+
+
+def _curves(figure: Figure, results: Results) -> Found:
+    chosen, missing = _chosen(figure, results)
     panels: dict[str, list[Drawn]] = {}
     lacking: dict[str, list[str]] = {}  # names of runs → the curves that their records do not have
     drawn = {}
@@ -107,7 +112,7 @@ def _chosen(figure: Figure, results: Results) -> tuple[list[tuple[str, int, Resu
         if found := results.of(series.config):
             chosen.append((series.name, style, found[0]))
         elif short := results.short(series.config):
-            longest = next(each for each in short if each.config.epochs == short[-1].config.epochs)
+            longest = short[0][0]
             note = f"{longest.config.epochs} of {series.config.epochs} epochs"
             chosen.append((f"{series.name} ({note})", style, longest))
             missing.append(f"{series.name}: {_why_not(series, results)}, {note}")
@@ -135,6 +140,7 @@ def curve_of(result: Result, name: str) -> Points:
 
 def _sweep(figure: Figure, results: Results) -> Found:
     by_epochs = figure.x == "epochs"
+    others = _other_lengths(figure, results) if by_epochs else []
     panels: dict[str, list[Drawn]] = {"": []}
     words: list[str] = []
     used: list[Result] = []
@@ -155,15 +161,10 @@ def _sweep(figure: Figure, results: Results) -> Found:
                 lacking.setdefault(f"recorded without {NAMES[measure]}", []).append(series.name)
             elif shown.state == "short" and not by_epochs:
                 short.setdefault(f"{NAMES[measure]}, {shown.note}", {})[series.x] = shown
-        if by_epochs:  # a shorter run has its own place on this axis
-            other = {each.config.epochs for one in figure.series for each in results.short(one.config)}
-            other -= {one.config.epochs for one in figure.series}
-            other = {epochs for epochs in other if epochs >= min(one.config.epochs for one in figure.series) / 2}
-            for epochs in sorted(other):
-                config = replace(figure.series[0].config, epochs=epochs)
-                shown = show(_cell_of(config, measure), results)
-                if shown.state == "done":
-                    short.setdefault(f"{NAMES[measure]}, other lengths", {})[epochs] = shown
+        for config in others:
+            shown = show(_cell_of(config, measure), results)
+            if shown.state == "done":
+                short.setdefault(f"{NAMES[measure]}, other lengths", {})[config.epochs] = shown
         for name, cells in {NAMES[measure]: full, **short}.items():
             if not cells:
                 continue
@@ -179,6 +180,13 @@ def _sweep(figure: Figure, results: Results) -> Found:
     once = {result.path: result for result in used}
     missing = tuple(f"{figure.x} {', '.join(names)}: {why}" for why, names in lacking.items())
     return Found(figure, panels, {}, tuple(words), missing, tuple(once.values()))
+
+
+def _other_lengths(figure: Figure, results: Results) -> list[TrainConfig]:
+    """That have a place on an axis of epochs, though the figure does not ask for them: not below half its shortest."""
+    asked = {series.config.epochs for series in figure.series}
+    found = {one.config.epochs for series in figure.series for alike in results.short(series.config) for one in alike}
+    return [replace(figure.series[0].config, epochs=each) for each in sorted(found - asked) if each >= min(asked) / 2]
 
 
 def _cell_of(config: TrainConfig, measure: str) -> Cell:

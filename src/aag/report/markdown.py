@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from aag.paper import Result
 from aag.report.cells import ELSEWHERE, QUOTED, Shown, ShownTable, label, signed
 from aag.report.content import WORDS, Content, Point
+from aag.report.files import link
 from aag.report.findings import Found
 from aag.report.protocol import origin, protocols
-from aag.report.records import link
 
 
 def markdown(content: Content, out: Path) -> str:
@@ -51,7 +52,7 @@ def _table(shown: ShownTable, out: Path) -> list[str]:
         f"## {label(table)}: {table.title}",
         table.shows,
         f"{shown.tally}.",
-        _grid(heads, rows),
+        grid(heads, rows),
         shown.gains,
         shown.order,
         *shown.notes,
@@ -111,16 +112,18 @@ def _records(results: list[Result], out: Path) -> str:
     if not results:
         return "None yet."
     rows = [[_linked(result, out), *map(_plain, origin(result).values())] for result in results]
-    return _grid(["record", *origin(results[0])], rows)
+    return grid(["record", *origin(results[0])], rows)
 
 
 def _linked(result: Result, out: Path) -> str:
     return f"[{_plain(result.name)}]({link(result.path, out)})"
 
 
-def _grid(heads: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(line) + " |" for line in (heads, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * len(heads), *lines[1:]])
+def grid(heads: list[Any], rows: list[list[Any]], left: int | None = None) -> str:
+    """A table: its first columns to the left, the others to the right; None: all to the left."""
+    lines = ["| " + " | ".join(map(str, line)) + " |" for line in (heads, *rows)]
+    left = len(heads) if left is None else left
+    return "\n".join([lines[0], "|" + "---|" * left + "---:|" * (len(heads) - left), *lines[1:]])
 
 
 def _list(items: Iterable[str]) -> str:

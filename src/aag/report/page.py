@@ -9,9 +9,9 @@ from aag.paper import PAPER, Figure, Result, Table
 from aag.report import charts
 from aag.report.cells import CLOSE, ELSEWHERE, QUOTED, Shown, ShownTable, label, signed
 from aag.report.content import WORDS, Content, Point
+from aag.report.files import link
 from aag.report.findings import NAMES, Found
 from aag.report.protocol import origin, protocols
-from aag.report.records import link
 from aag.report.views import scrolling, view_table
 from aag.words import counted
 
