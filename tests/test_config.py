@@ -96,6 +96,12 @@ def test_on_svhn_the_third_view_of_aag_is_the_policy_alone(recipe):
     assert train_config(["--data", "svhn", "--auxiliary-crop", "padded"]).auxiliary_crop == "padded"
 
 
+def test_the_policy_of_autoaugment_is_the_sets_own_unless_one_is_named():
+    policies = {data: train_config(["--data", data]).autoaugment_policy() for data in ("svhn", "cifar100", "photos")}
+    assert policies == {"svhn": "svhn", "cifar100": "cifar10", "photos": "cifar10"}
+    assert train_config(["--data", "svhn", "--policy", "imagenet"]).autoaugment_policy() == "imagenet"
+
+
 @pytest.mark.parametrize("recipe", ["auto", "paper", "demo"])
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "aag"])
 def test_a_rival_has_no_third_view_on_svhn_either(recipe, method):

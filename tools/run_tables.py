@@ -202,9 +202,9 @@ def _size(method: str) -> tuple[int, str]:
     """Its views, and what it keeps for CIFAR-10 besides the encoder that it trains."""
     config = recipe_config("auto", "cifar10", method)
     spec = nets.EncoderSpec(config.network, config.embedding, config.head, config.width)
-    built = methods.build(methods.Setting(config, "cifar10", images_of("cifar10"), nets.build(spec)))
+    built = methods.build(methods.Setting(config, images_of("cifar10"), nets.build(spec)))
     kept = kept_bytes(built)
-    return len(methods.families(config, "cifar10")), f"{kept / 1e6:.1f} MB: {ABOUT[method][1]}" if kept > 1000 else NONE
+    return len(methods.families(config)), f"{kept / 1e6:.1f} MB: {ABOUT[method][1]}" if kept > 1000 else NONE
 
 
 def _order(result: Result) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aag.errors import AAGError, unknown
-from aag.recipes import ON, RECIPES, SMALL
+from aag.recipes import ON, POLICY_ON, RECIPES, SMALL
 
 METHODS = ("aag", "instance", "isif", "simclr", "moco", "and", "super-and", "deepcluster", "amdim")
 LOSSES = ("gnt-xent", "nt-xent", "dcl", "dclw", "own")
@@ -209,6 +209,9 @@ class TrainConfig:
     def base(self) -> "TrainConfig":
         """The settings of its recipe, which it was made from."""
         return recipe_config(self.recipe, self.data, self.method)
+
+    def autoaugment_policy(self) -> str:
+        return POLICY_ON.get(self.data, "cifar10") if self.policy == "auto" else self.policy
 
     def by_recipe(self) -> bool:
         """Whether its method is the one that the recipe takes if none is named."""

@@ -109,7 +109,7 @@ def encoder():
 
 
 def test_a_step_reaches_every_weight(encoder, photographs):
-    method = AMDIM.from_setting(Setting(recipe_config("amdim", "cifar10"), "cifar10", 1000, encoder))
+    method = AMDIM.from_setting(Setting(recipe_config("amdim", "cifar10"), 1000, encoder))
     assert len(method.views) == 2
     views = torch.stack([photographs[:6], photographs[:6].flip(3)])
     outcome = method(encoder, views, torch.arange(6))
@@ -163,4 +163,4 @@ def test_what_it_cannot_do_is_named():
         predict(torch.ones(1, 3), torch.ones(1, 2, 3))
     plain = nets.build(nets.EncoderSpec("resnet18", width=4), seed=0)
     with pytest.raises(AAGError, match="only --network amdim"):
-        AMDIM.from_setting(Setting(recipe_config("amdim", "cifar10"), "cifar10", 1000, plain))
+        AMDIM.from_setting(Setting(recipe_config("amdim", "cifar10"), 1000, plain))

@@ -22,7 +22,7 @@ def encoder():
 @pytest.fixture
 def method(encoder):
     config = replace(recipe_config("deepcluster", "cifar10"), clusters=6, seed=3)
-    return DeepCluster.from_setting(Setting(config, "cifar10", N, encoder))
+    return DeepCluster.from_setting(Setting(config, N, encoder))
 
 
 def groups(seed=0):
@@ -54,7 +54,7 @@ def test_a_head_that_nothing_trains_is_refused(head):
     encoder = nets.build(nets.EncoderSpec("resnet18", width=4, head=head), seed=0)
     config = replace(recipe_config("deepcluster", "cifar10"), clusters=6)
     with pytest.raises(AAGError, match="--method deepcluster trains no head; use --head none"):
-        DeepCluster.from_setting(Setting(config, "cifar10", N, encoder))
+        DeepCluster.from_setting(Setting(config, N, encoder))
 
 
 def test_clusters_follow_the_features(method):
@@ -73,7 +73,7 @@ def test_memory_changes_in_place_and_by_the_epoch_alone(method, encoder):
     cluster(method, epoch=4)
     assert {name: tensor.data_ptr() for name, tensor in method.state_dict().items()} == places
     config = replace(recipe_config("deepcluster", "cifar10"), clusters=6, seed=3)
-    other = DeepCluster.from_setting(Setting(config, "cifar10", N, encoder))
+    other = DeepCluster.from_setting(Setting(config, N, encoder))
     torch.rand(3)  # the global generator has no say
     cluster(other, epoch=4)
     for name, tensor in method.state_dict().items():

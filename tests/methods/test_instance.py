@@ -18,7 +18,7 @@ N = 12
 def instance(**changes):
     encoder = nets.build(nets.EncoderSpec("resnet18", width=4, embedding=6), seed=0)
     config = replace(recipe_config("auto", "cifar10", "instance"), width=4, embedding=6, **changes)
-    return Instance.from_setting(Setting(config, "cifar10", N, encoder)), encoder
+    return Instance.from_setting(Setting(config, N, encoder)), encoder
 
 
 def embeddings(seed, n=4, d=6):

@@ -29,7 +29,7 @@ def views(photographs):
 
 
 def method_for(encoder, **changes):
-    return MoCo.from_setting(Setting(replace(CONFIG, **changes), "cifar10", 100, encoder))
+    return MoCo.from_setting(Setting(replace(CONFIG, **changes), 100, encoder))
 
 
 def train(method, encoder, batches, lr=0.1):

@@ -19,7 +19,7 @@ def encoder():
 
 
 def method_for(encoder, **changes):
-    return SimCLR.from_setting(Setting(replace(CONFIG, **changes), "cifar10", 100, encoder))
+    return SimCLR.from_setting(Setting(replace(CONFIG, **changes), 100, encoder))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def extract():
 def method():
     encoder = nets.build(nets.EncoderSpec("resnet18", width=4, embedding=6), seed=0)
     config = replace(recipe_config("auto", "cifar10", "super-and"), width=4, embedding=6)
-    return SuperAND.from_setting(Setting(config, "cifar10", N, encoder)).double()
+    return SuperAND.from_setting(Setting(config, N, encoder)).double()
 
 
 def views(seed=0, n=4, d=6):

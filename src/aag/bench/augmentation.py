@@ -31,7 +31,7 @@ def run(plan: Plan) -> dict[str, Any]:
                 row[f"torchvision_{kind}"] = _per_core(timing.rate(len(images)), plan)
             rows.append(row | _ratios(row))
     if plan.cuda:  # as training makes them; each view counts as an image, as in the rows above
-        families = methods.families(plan.training[0], "cifar10")
+        families = methods.families(plan.training[0])
         rows.append({"family": f"AAG's {len(families)} views", **_on_gpu(plan, families, images)})
     return {
         "images": len(images),

@@ -18,7 +18,7 @@ from aag.bench.plan import Plan
 from aag.bench.startup import compile_cache
 from aag.bench.timing import fresh_memory, interleaved, measure, once, peak_memory, wait
 from aag.config import TrainConfig
-from aag.train.loop import set_settings
+from aag.train.loop import encoder_spec
 from aag.train.runtime import Runtime, decide
 from aag.train.schedule import learning_rate
 from aag.train.step import Step
@@ -56,13 +56,13 @@ class Training:
     def __init__(self, plan: Plan, config: TrainConfig, runtime: Runtime) -> None:
         self.config, self.device = config, runtime.device
         sample = plan.image_set(plan.training_images)
-        self.spec, policy = set_settings(config, sample)
+        self.spec = encoder_spec(config, sample)
         self.images = sample.images.to(self.device)
         fresh_memory(self.device)
 
         self.encoder = nets.build(self.spec, seed=0)
         self.encoder.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.method = methods.build(methods.Setting(config, policy, len(self.images), self.encoder))
+        self.method = methods.build(methods.Setting(config, len(self.images), self.encoder))
         self.method.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.step = Step(self.encoder, self.method, config, runtime)
         self.views = Views(self.images, self.method, config.batch_size, config.seed)

@@ -26,7 +26,7 @@ from aag.bench.plan import Plan
 from aag.bench.rivals import equivalent
 from aag.bench.timing import Timing, fresh_memory, once, peak_memory
 from aag.config import TrainConfig
-from aag.train.loop import set_settings
+from aag.train.loop import encoder_spec
 from aag.train.runtime import Runtime, decide
 
 PREFETCH = 2  # batches a worker has ready: DataLoader's default
@@ -107,8 +107,8 @@ def compare(section: dict[str, Any], training: dict[str, Any]) -> None:
 
 def _torchvision(plan: Plan, config: TrainConfig) -> Way:
     found = plan.image_set(plan.training_images)
-    spec, policy = set_settings(config, found)
-    families = methods.families(config, policy)
+    spec = encoder_spec(config, found)
+    families = methods.families(config)
     encoder = nets.build(spec)
 
     def loss(network: nn.Module, views: list[Tensor]) -> Tensor:
@@ -142,7 +142,7 @@ def _lightly(plan: Plan, name: str) -> Way:
     from lightly.transforms import SimCLRTransform
 
     found = plan.image_set(plan.training_images)
-    encoder = nets.build(set_settings(plan.training[0], found)[0])
+    encoder = nets.build(encoder_spec(plan.training[0], found))
     width = encoder.feature_dim
     network = nn.Sequential(encoder.backbone, SimCLRProjectionHead(width, width, 128))
     criterion = NTXentLoss(temperature=0.5)

@@ -27,9 +27,9 @@ def build(setting: Setting) -> Method:
     return _kind(setting.config).from_setting(setting)
 
 
-def families(config: TrainConfig, policy: str) -> tuple[Augmentation, ...]:
+def families(config: TrainConfig) -> tuple[Augmentation, ...]:
     """The views of the method that the configuration names."""
-    return _kind(config).families(config, policy)
+    return _kind(config).families(config)
 
 
 def _kind(config: TrainConfig) -> type[Method]:

@@ -44,16 +44,16 @@ class AAG(Method):
     @classmethod
     def from_setting(cls, setting: Setting) -> Self:
         config = setting.config
-        views = cls.families(config, setting.policy)
+        views = cls.families(config)
         return cls(views, config.temperature, keeps_positive(config.loss), joint=config.forward == "joint")
 
     @classmethod
-    def families(cls, config: TrainConfig, policy: str) -> tuple[Augmentation, ...]:
+    def families(cls, config: TrainConfig) -> tuple[Augmentation, ...]:
         def auxiliary(family: Augmentation) -> tuple[Augmentation, ...]:
             return (AuxiliaryAugment(family, crop=config.auxiliary_crop, flip=0.5 if config.flip else 0.0),)
 
         third = {
-            "autoaugment": lambda: auxiliary(AutoAugment(policy)),
+            "autoaugment": lambda: auxiliary(AutoAugment(config.autoaugment_policy())),
             "randaugment": lambda: auxiliary(RandAugment(config.rand_n, config.rand_magnitude)),
             "basic": lambda: (basic(config),),
             "none": lambda: (),

@@ -71,7 +71,7 @@ class AMDIM(Method):
         if not isinstance(setting.encoder.backbone, AMDIMNet):
             raise AAGError(f"--method amdim compares maps that only --network amdim has, not {config.network}")
         needs_no_head(setting)
-        views = cls.families(config, setting.policy)
+        views = cls.families(config)
         return cls(views, setting.images, seed=config.seed, joint=config.forward == "joint")
 
     def embed(self, encoder: Encoder, images: Tensor) -> Embeddings:

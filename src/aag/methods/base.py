@@ -19,7 +19,6 @@ class Setting(NamedTuple):
     """What a method is built for."""
 
     config: TrainConfig
-    policy: str  # AutoAugment's for this data set
     images: int  # how many are trained on
     encoder: Encoder  # which is to be trained
 
@@ -49,7 +48,7 @@ class Method(nn.Module):
         self.joint = joint
 
     @classmethod
-    def families(cls, config: TrainConfig, policy: str) -> tuple[Augmentation, ...]:
+    def families(cls, config: TrainConfig) -> tuple[Augmentation, ...]:
         """The views this method takes; unless it says otherwise, two basic ones."""
         return (basic(config), basic(config))
 

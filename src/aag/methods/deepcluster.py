@@ -51,11 +51,11 @@ class DeepCluster(Method):
     def from_setting(cls, setting: Setting) -> Self:
         config = setting.config
         needs_no_head(setting)
-        views = cls.families(config, setting.policy)
+        views = cls.families(config)
         return cls(views, setting.images, setting.encoder.feature_dim, config.clusters, seed=config.seed)
 
     @classmethod
-    def families(cls, config: TrainConfig, policy: str) -> tuple[Augmentation, ...]:
+    def families(cls, config: TrainConfig) -> tuple[Augmentation, ...]:
         return (basic(config),)
 
     @property

@@ -74,7 +74,7 @@ class Instance(Method):
             self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
     @classmethod
-    def families(cls, config: TrainConfig, policy: str) -> tuple[Augmentation, ...]:
+    def families(cls, config: TrainConfig) -> tuple[Augmentation, ...]:
         return (basic(config),)
 
     @classmethod
@@ -86,7 +86,7 @@ class Instance(Method):
         """What all methods with a bank are built from."""
         config = setting.config
         return {
-            "views": cls.families(config, setting.policy), "images": setting.images,
+            "views": cls.families(config), "images": setting.images,
             "dim": setting.encoder.embedding_dim, "temperature": config.temperature, "momentum": config.bank_momentum,
             "seed": config.seed, "joint": config.forward == "joint",
         }  # fmt: skip

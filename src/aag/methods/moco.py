@@ -66,7 +66,7 @@ class MoCo(Method):
                 f"use --queue {max(1, round(config.queue / entering)) * entering} or another --batch-size"
             )
         return cls(
-            cls.families(config, setting.policy),
+            cls.families(config),
             setting.encoder,
             config.temperature,
             keeps_positive(config.loss),

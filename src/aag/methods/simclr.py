@@ -39,7 +39,7 @@ class SimCLR(Method):
     @classmethod
     def from_setting(cls, setting: Setting) -> Self:
         config = setting.config
-        views = cls.families(config, setting.policy)
+        views = cls.families(config)
         return cls(views, config.loss, config.temperature, joint=config.forward == "joint")
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> Outcome:

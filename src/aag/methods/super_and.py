@@ -44,7 +44,7 @@ class SuperAND(AND):
         self.register_buffer("entropy_weight", torch.zeros(()))
 
     @classmethod
-    def families(cls, config: TrainConfig, policy: str) -> tuple[Augmentation, ...]:
+    def families(cls, config: TrainConfig) -> tuple[Augmentation, ...]:
         return (basic(config), basic(config))
 
     def before_epoch(self, epoch: int, extract: Extract) -> None:

@@ -24,7 +24,7 @@ def view_table(images: int = 6) -> str:
     # The first photograph of each class, so that what is shown was not picked for its looks.
     number = torch.stack([(sample.labels == label).nonzero()[0, 0] for label in range(images)])
     chosen = sample.images[number]
-    families = methods.families(recipe_config("paper", "cifar10"), "cifar10")
+    families = methods.families(recipe_config("paper", "cifar10"))
     views = [family(chosen, key=keys(0, 0, number, v)) for v, family in enumerate(families)]
     heads = ("image", "basic view 1", "basic view 2", "auxiliary view (AutoAugment)")
     rows = []

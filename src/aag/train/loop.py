@@ -47,16 +47,12 @@ def train(
     return Trainer(config.validate(), reporter or Reporter(), should_stop).train()
 
 
-def set_settings(config: TrainConfig, images: ImageSet) -> tuple[nets.EncoderSpec, str]:
-    """What follows from the data set: the encoder's normalisation and AutoAugment's policy."""
+def encoder_spec(config: TrainConfig, images: ImageSet) -> nets.EncoderSpec:
+    """The encoder's, normalised for these images."""
     mean, std = data.normalisation(config.data) if config.data in KNOWN else images.statistics()
-    policy = config.policy
-    if policy == "auto":
-        policy = "svhn" if config.data == "svhn" else "cifar10"
-    spec = nets.EncoderSpec(
+    return nets.EncoderSpec(
         config.network, config.embedding, config.head, config.width, images.image_size, mean, std, config.norm_images
     )
-    return spec, policy
 
 
 class Trainer:
@@ -70,9 +66,8 @@ class Trainer:
                 f"{self.train_set.name} has {len(self.train_set)} training images"
             )
         self.steps = len(self.train_set) // config.batch_size  # the last partial batch is dropped
-        spec, policy = set_settings(config, self.train_set)
-        self.encoder = nets.build(spec, seed=config.seed)
-        self.method = methods.build(methods.Setting(config, policy, len(self.train_set), self.encoder))
+        self.encoder = nets.build(encoder_spec(config, self.train_set), seed=config.seed)
+        self.method = methods.build(methods.Setting(config, len(self.train_set), self.encoder))
         self.run = Run.create(config.out or Path("runs") / config.run_name(), config)
         self.progress = Progress()
         self.history = torch.zeros(0)  # the statistics of the epoch under way, a row for each step
