@@ -37,6 +37,18 @@ FORWARDS = ("joint", "per-view")
 HEADS = ("auto", "linear", "mlp", "none")
 PRECISIONS = ("auto", "bf16", "fp32")
 COMPILES = ("auto", "on", "off")
+NAMES = {
+    "recipe": ("auto", *RECIPES), "method": METHODS, "loss": LOSSES, "schedule": SCHEDULES, "basic": BASICS,
+    "optimizer": OPTIMIZERS, "auxiliary": AUXILIARIES, "auxiliary_crop": CROPS, "policy": POLICY_NAMES,
+    "forward": FORWARDS, "head": HEADS, "precision": PRECISIONS, "compile": COMPILES,
+}  # fmt: skip
+MOMENTA = ("momentum", "bank_momentum", "key_momentum")
+LEAST = {
+    "epochs": 1, "batch_size": 2, "embedding": 1, "width": 1, "image_size": 8, "knn_every": 0, "warmup_epochs": 0,
+    "rand_n": 1, "rand_magnitude": 0, "checkpoint_minutes": 0, "lr": 0, "weight_decay": 0, "rounds": 1, "decay_by": 0,
+    "negatives": 0, "queue": 1, "norm_images": 0, "clusters": 2, **dict.fromkeys(MOMENTA, 0),
+}  # fmt: skip
+MOST = {"rand_n": 16, "rand_magnitude": 30}
 
 
 @dataclass(frozen=True)
@@ -146,12 +158,13 @@ class TrainConfig:
 
     def validate(self) -> "TrainConfig":
         """Itself, or an AAGError that says what is wrong."""
-        names = {
-            "recipe": ("auto", *RECIPES), "method": METHODS, "loss": LOSSES, "schedule": SCHEDULES, "basic": BASICS,
-            "optimizer": OPTIMIZERS, "auxiliary": AUXILIARIES, "auxiliary_crop": CROPS, "policy": POLICY_NAMES,
-            "forward": FORWARDS, "head": HEADS, "precision": PRECISIONS, "compile": COMPILES,
-        }  # fmt: skip
-        for field, known in names.items():
+        self._check_names()
+        self._check_ranges()
+        self._check_together()
+        return self
+
+    def _check_names(self) -> None:
+        for field, known in NAMES.items():
             if getattr(self, field) not in known:
                 raise unknown(field.replace("_", " "), getattr(self, field), known)
         if self.loss not in (losses := LOSSES_OF.get(self.method, ("own",))):
@@ -161,23 +174,28 @@ class TrainConfig:
                 raise AAGError(f"--{field.replace('_', '-')} means nothing to {self.method}; leave it out")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise AAGError(f"unknown device {self.device!r}; use auto, cpu, cuda or cuda:N")
-        least = {
-            "epochs": 1, "batch_size": 2, "embedding": 1, "width": 1, "image_size": 8, "knn_every": 0,
-            "warmup_epochs": 0, "rand_n": 1, "rand_magnitude": 0, "checkpoint_minutes": 0, "lr": 0,
-            "weight_decay": 0, "momentum": 0, "rounds": 1, "decay_by": 0, "bank_momentum": 0, "negatives": 0,
-            "queue": 1, "key_momentum": 0, "norm_images": 0, "clusters": 2,
-        }  # fmt: skip
-        for field, low in least.items():
+
+    def _check_ranges(self) -> None:
+        for field, low in LEAST.items():
             value = getattr(self, field)
             if value is not None and not low <= value < float("inf"):
                 raise AAGError(f"--{field.replace('_', '-')} must be at least {low}, not {value}")
-        if not 0 < self.temperature < float("inf"):
-            raise AAGError(f"--temperature must be positive, not {self.temperature}")
-        for field in ("momentum", "bank_momentum", "key_momentum"):
+        for field, high in MOST.items():
+            if getattr(self, field) > high:
+                raise AAGError(f"--{field.replace('_', '-')} must be at most {high}, not {getattr(self, field)}")
+        for field in MOMENTA:
             if getattr(self, field) >= 1:
                 raise AAGError(f"--{field.replace('_', '-')} must be below 1, not {getattr(self, field)}")
+        if not 0 < self.temperature < float("inf"):
+            raise AAGError(f"--temperature must be positive, not {self.temperature}")
         if any(not 0 < share <= 1 for share in self.decay_at):
             raise AAGError(f"--decay-at takes shares of the epochs, above 0 and at most 1, not {self.decay_at}")
+        if self.norm_images == 1:
+            raise AAGError("--norm-images 1 leaves batch norm nothing to compare; 0 stands for the whole batch")
+        if not 0 <= self.seed < 2**63:
+            raise AAGError(f"--seed must lie in 0 … 2^63 − 1, not {self.seed}")
+
+    def _check_together(self) -> None:
         if self.epochs % self.rounds:
             raise AAGError(
                 f"--epochs {self.epochs} cannot be divided into {self.rounds} --rounds; use --rounds 1, or --epochs "
@@ -188,18 +206,10 @@ class TrainConfig:
                 f"--batch-size {self.batch_size} is no multiple of --norm-images {self.norm_images}; "
                 "use --norm-images 0 for the whole batch"
             )
-        if self.norm_images == 1:
-            raise AAGError("--norm-images 1 leaves batch norm nothing to compare; 0 stands for the whole batch")
-        for field, high in {"rand_magnitude": 30, "rand_n": 16}.items():
-            if getattr(self, field) > high:
-                raise AAGError(f"--{field.replace('_', '-')} must be at most {high}, not {getattr(self, field)}")
         if self.warmup_epochs is not None and self.warmup_epochs >= self.epochs // self.rounds:
             raise AAGError(
                 f"--warmup-epochs {self.warmup_epochs} leaves none of {self.epochs // self.rounds} epochs to train"
             )
-        if not 0 <= self.seed < 2**63:
-            raise AAGError(f"--seed must lie in 0 … 2^63 − 1, not {self.seed}")
-        return self
 
     def identity(self) -> dict[str, Any]:
         """The settings that make two runs the same run: not where it runs nor how it is watched."""
