@@ -10,6 +10,7 @@ import pytest
 import run_tables
 from aag.config import METHODS, TrainConfig, recipe_config
 from aag.paper import Results
+from synthetic import record, write
 
 
 def run(method: str, **changes: Any) -> TrainConfig:
@@ -19,17 +20,8 @@ def run(method: str, **changes: Any) -> TrainConfig:
 def results(folder: Path, *runs: tuple[TrainConfig, float | None]) -> Results:
     """A folder of records: runs, and what kNN found of them."""
     for config, knn in runs:
-        record = {
-            "name": config.run_name(),
-            "settings": config.identity(),
-            "knn": {"last": knn},
-            "evaluation": [{"accuracy": 81.0, "protocol": {"evaluation": "linear"}}],
-            "knn_by_epoch": [],
-            "seconds": 125.0,
-            "views_per_second": 1000.0,
-            "sessions": [{"gpu": "NVIDIA H200", "cpu": ""}],
-        }
-        (folder / f"{config.run_name()}.json").write_text(json.dumps(record))
+        made = record(config, knn or 0.0, linear=81.0, seconds=125.0, views_per_second=1000.0)
+        write(folder, made if knn else made | {"knn": {"last": None}})
     found = Results(folder)
     assert (len(found.all), found.damaged) == (len(runs), {})
     return found

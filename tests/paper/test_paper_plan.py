@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_paper_results import record
 
 from aag import AAGError
 from aag.cli import train_config
 from aag.config import METHODS, TrainConfig, recipe_config
 from aag.paper import PAPER, Results
 from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, lacking, select, standing, train_options, work
+from synthetic import record, write
 
 
 def runs(*what: str, **options: Any) -> list[Planned]:
@@ -128,13 +128,13 @@ def test_what_tables_and_figures_need_of_a_record():
 
 def test_a_point_of_a_curve_that_was_passed_over_is_lacking(tmp_path):
     (run,) = runs("table3", row="AAG")
-    record(tmp_path, run.config, knn_by_epoch=[[200, 84.0], [1000, 91.0]])
+    write(tmp_path, record(run.config, knn_by_epoch=[[200, 84.0], [1000, 91.0]]))
     assert lacking(run, Results(tmp_path)) == {"knn@400", "knn@600", "knn@800"}
 
 
 def test_a_measure_that_a_table_shows_may_be_lacking(tmp_path):
     (run,) = runs("table6")
-    record(tmp_path, run.config, evaluation=[])
+    write(tmp_path, record(run.config, evaluation=[]))
     assert lacking(run, Results(tmp_path)) == {"linear"}
     assert standing(run, Results(tmp_path)) is Standing.PARTIAL
 

@@ -71,14 +71,6 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def screenshot(self, file: Path, top: int = 0, height: int | None = None) -> None:
-        import base64
-
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": top, "width": size["width"], "height": height or size["height"], "scale": 1}
-        answer = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
-        file.write_bytes(base64.b64decode(answer["data"]))
-
 
 @contextlib.contextmanager
 def browser(profile: Path) -> Iterator[Browser]:

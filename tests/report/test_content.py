@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from synthetic import PAPER, record, write
 
 from aag.config import recipe_config
 from aag.paper import PAPER as PARTS
@@ -12,6 +11,7 @@ from aag.paper import Cell, Figure, Results, Table
 from aag.report.cells import Shown, ShownTable, label, show, show_tables
 from aag.report.content import Content
 from aag.report.protocol import origin, protocols
+from synthetic import PAPER, record, write
 
 
 def whole(folder: Path, table: str) -> ShownTable:
@@ -297,7 +297,7 @@ def test_where_a_record_comes_from(tmp_path):
     told = origin(Results(tmp_path).all[0])
     assert told["made on"] == "NVIDIA H200, x86_64"
     assert told["commit"] == "abc123, 0123456789ab"
-    assert told["training"] == "5 min 02 s"
+    assert told["training"] == "5 min 00 s"
 
 
 def test_a_cell_of_a_measure_that_was_not_logged(tmp_path):
