@@ -1,5 +1,6 @@
 """The pages are true: their Python runs, their tables are what the records say, their options exist."""
 
+import json
 import re
 import runpy
 from dataclasses import fields
@@ -11,6 +12,7 @@ import torch
 from aag import nets
 from aag.cli import Bench
 from aag.config import LOSSES_OF, METHODS, TrainConfig, recipe_config
+from aag.paper import Results
 from aag.paper.plan import Reproduce
 from aag.recipes import RECIPES
 
@@ -51,6 +53,26 @@ def tables():
 @pytest.mark.parametrize("name", PAGES)
 def test_the_tables_are_what_the_records_say(tables, name):
     assert tables["filled"](PAGES[name]) == PAGES[name]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_number_that_names_a_record_is_in_it(name):
+    found = re.findall(r"\[(\d+\.\d+)\]\(([^)]*results/[^)]*\.json)\)", PAGES[name])
+    for number, path in found:
+        record = json.loads((ROOT / name).parent.joinpath(path).read_text())
+        known = [record["knn"]["last"], *(row["accuracy"] for row in record["evaluation"])]
+        assert number in [f"{value:.2f}" for value in known]
+    assert found
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_to_expect_of_a_recipe_is_what_its_records_say(name):
+    runs = Results(ROOT / "results").of(recipe_config(name, "cifar10"))
+    told = re.search(r"([\d.]+) here, in (\d+) minutes on one H200", RECIPES[name].expect)
+    assert bool(told) == bool(runs)
+    if told:
+        assert told[1] == f"{sum(run.record['knn']['last'] for run in runs) / len(runs):.1f}"
+        assert abs(int(told[2]) * 60 - runs[0].record["seconds"]) <= 30
 
 
 def test_every_table_has_its_place(tables):
