@@ -62,7 +62,9 @@ def write_projection(folder: Path, config: TrainConfig, points: int = 600, apart
     y = [apart * math.sin(a) + 9 * math.cos(5.3 * i) for i, a in enumerate(turn)]
     classes = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     found = {"settings": config.identity(), "x": x, "y": y, "labels": labels, "classes": classes}
-    write(folder / "tsne", {"name": config.run_name(), **found})
+    made = {"dimensions": 128, "layer": "embedding", "images": points, "split": "test", "metric": "cosine"}
+    made |= {"perplexity": 30.0, "initialisation": "pca", "seed": 0}
+    write(folder / "tsne", {"name": config.run_name(), **found, **made})
 
 
 def every_kind(folder: Path) -> Path:

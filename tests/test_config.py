@@ -288,6 +288,18 @@ def test_settings_come_back_from_json():
     assert TrainConfig.from_json(BASE.to_json()) == BASE
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", None), ("epochs", "200"), ("epochs", True), ("flip", 1), ("lr", None), ("data", 5),
+        ("seed", 0.5), ("decay_at", 0.5), ("decay_at", ["0.5"]), ("image_size", "32"), ("data_root", 5),
+    ],
+)  # fmt: skip
+def test_a_setting_of_another_kind_is_refused(name, value):
+    with pytest.raises(AAGError, match=f"its setting {name} is "):
+        TrainConfig.from_json(BASE.to_json() | {name: value})
+
+
 def test_settings_of_another_version_are_read_with_defaults():
     assert TrainConfig.from_json({"data": "svhn", "from_the_future": 1}) == TrainConfig(data="svhn")
 

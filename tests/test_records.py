@@ -140,8 +140,10 @@ def test_a_run_on_other_data_does_not_take_the_place_of_a_record(finished, confi
     path.write_text(json.dumps(record))
     with pytest.raises(AAGError, match=r"of a run on other data \(elsewhere/sample.npz\)"):
         write_record(finished, tmp_path / "results")
-    path.write_text("{")
-    assert write_record(finished, tmp_path / "results") == path
+    record["settings"]["data"] = 5
+    for damaged in ("{", "[" * 200_000, json.dumps(record)):
+        path.write_text(damaged)
+        assert write_record(finished, tmp_path / "results") == path
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

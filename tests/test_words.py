@@ -2,12 +2,17 @@
 
 import pytest
 
-from aag.words import counted, duration, estimate
+from aag.words import counted, duration, either, estimate
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
 def test_counted(count, told):
     assert counted(count, "run") == told
+
+
+@pytest.mark.parametrize(("words", "told"), [("a", "a"), ("ab", "a or b"), ("abac", "a, b or c")])
+def test_either(words, told):
+    assert either(words) == told
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ Plain data: importing this costs nothing, so that the command line can show its 
 
 import hashlib
 import re
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from aag.errors import AAGError, unknown
 from aag.recipes import ON, POLICY_ON, RECIPES, SMALL
@@ -178,7 +178,7 @@ class TrainConfig:
     def _check_ranges(self) -> None:
         for field, low in LEAST.items():
             value = getattr(self, field)
-            if value is not None and not low <= value < float("inf"):
+            if value is not None and not low <= value < 2**63:
                 raise AAGError(f"--{field.replace('_', '-')} must be at least {low}, not {value}")
         for field, high in MOST.items():
             if getattr(self, field) > high:
@@ -223,6 +223,14 @@ class TrainConfig:
     def autoaugment_policy(self) -> str:
         return POLICY_ON.get(self.data, "cifar10") if self.policy == "auto" else self.policy
 
+    def loss_in_words(self) -> str:
+        name = "its own loss" if self.loss == "own" else self.loss
+        return f"{name}, τ {self.temperature}" if self.tempered() else name
+
+    def tempered(self) -> bool:
+        """Whether its loss has a temperature."""
+        return self.method not in ("deepcluster", "amdim")
+
     def by_recipe(self) -> bool:
         """Whether its method is the one that the recipe takes if none is named."""
         return self.method == recipe_config(self.base().recipe, self.data).method
@@ -232,8 +240,11 @@ class TrainConfig:
 
     @staticmethod
     def from_json(settings: dict[str, Any]) -> "TrainConfig":
-        known = {field.name for field in fields(TrainConfig)}
-        values = {name: value for name, value in settings.items() if name in known}
+        kinds = get_type_hints(TrainConfig)
+        values = {name: value for name, value in settings.items() if name in kinds}
+        for name, value in values.items():
+            if not _is(value, kinds[name]):
+                raise AAGError(f"its setting {name} is {value!r}")
         for name in ("out", "data_root"):
             values[name] = None if values.get(name) is None else Path(values[name])
         if "decay_at" in values:
@@ -262,6 +273,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether JSON has this for a setting of that kind."""
+    if kind == tuple[float, ...]:
+        return isinstance(value, list | tuple) and all(_is(each, float) for each in value)
+    if kind == Path | None:
+        return isinstance(value, str | None)
+    if isinstance(value, bool):  # which counts as an int
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)
 
 
 OPERATIONAL = frozenset({"out", "device", "compile", "data_root", "knn_every", "checkpoint_minutes"})

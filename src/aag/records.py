@@ -54,7 +54,7 @@ def _rounded(accuracy: float | None) -> float | None:
 
 
 def _shown(epoch: int, epochs: int) -> bool:
-    """About fifty points of a curve, the first and the last among them."""
+    """Fifty to a hundred points of a curve, the first and the last among them."""
     return epoch in (1, epochs) or epoch % max(1, epochs // 50) == 0
 
 
@@ -89,6 +89,7 @@ def write_record(run: Run, folder: Path) -> Path:
 def _data_of(path: Path) -> str | None:
     """What an existing record was trained on: a file named cifar10.npz gives a run the name that cifar10 does."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["settings"]["data"]
-    except (OSError, ValueError, KeyError, TypeError):  # none, or none that is worth keeping
+        found = json.loads(path.read_text(encoding="utf-8"))["settings"]["data"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none, or none that is worth keeping
         return None
+    return found if isinstance(found, str) else None

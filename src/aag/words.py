@@ -1,9 +1,17 @@
 """Counts and times in words."""
 
+from collections.abc import Iterable
+
 
 def counted(count: int, what: str) -> str:
     """1 run, 2 runs."""
     return f"{count} {what}{'s' * (count != 1)}"
+
+
+def either(words: Iterable[str]) -> str:
+    """a; a or b; a, b or c. Each once."""
+    *others, last = dict.fromkeys(words)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def duration(seconds: float) -> str:

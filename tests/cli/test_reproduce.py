@@ -9,10 +9,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_paper import RESULTS, RUNS, config, counts, installed, recorded, reproduce, starts
 
+import aag
 from aag.paper import Cell, Table
 from aag.train import Run
 from aag.train.reporter import Terminal
@@ -161,6 +163,36 @@ def test_a_stop_saves_and_the_same_command_goes_on(npz, monkeypatch, step):
     assert len(recorded()) == 2
     assert starts(name) == (1 if step == 4 else 2)
     assert [row["epoch"] for row in Run(RUNS / name).metrics() if row["kind"] == "epoch"] == [1, 2]
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_run_that_comes_from_another_machine_goes_on(monkeypatch, tmp_path):
+    """There the sets lay in a folder that is not here."""
+    gone, seen = tmp_path / "gone", []
+    gone.mkdir()
+    with monkeypatch.context() as patched:
+        stop_at(patched, 1)
+        assert reproduce("figure1", "--data-root", gone).code == 130
+    gone.rmdir()
+    real = aag.data.load_pair
+
+    def load_pair(source: str, root: Path | None, **options: Any) -> Any:
+        seen.append(root)
+        return real(source, root=root, **options)
+
+    monkeypatch.setattr(aag.data, "load_pair", load_pair)
+    assert reproduce("figure1").code == 0
+    assert seen == [None, None]  # for training and for evaluation
+    assert len(recorded()) == 1
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_damaged_run_folder_is_told_as_such(npz):
+    run = Run.create(RUNS / config(npz).run_name(), config(npz))
+    run.config_file.write_text("{")
+    ran = reproduce("figure1")
+    assert ran.code == 2
+    assert f"can't read {run.config_file}" in ran.err
 
 
 @pytest.mark.usefixtures("paper")

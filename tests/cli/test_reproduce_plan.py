@@ -134,8 +134,22 @@ def test_the_listing_names_every_table_and_figure():
         assert re.search(rf"^{part.id} .* {re.escape(part.title)}$", ran.out, re.MULTILINE)
     assert counts("table7") == [6, 0, 0, 0, 6]
     assert "Six methods on three sets with two networks.\n" in ran.out
-    assert counts("table1", "--dataset", "svhn") == [13, 0, 0, 0, 13]
+    assert counts("table1", "--dataset", "svhn") == [14, 0, 0, 0, 14]
     assert "table7" not in reproduce("--dataset", "svhn").out.split("\n\n")[0]
+
+
+@pytest.mark.usefixtures("paper")
+def test_each_run_is_listed_with_how_it_stands(npz):
+    assert reproduce("figure1").code == 0
+    ran = reproduce("table1", "figure1", "--list")
+    assert (ran.code, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    ours, theirs = (config(npz, **change).run_name() for change in ({}, {"loss": "nt-xent"}))
+    assert re.fullmatch(rf"recorded  \d+ s +{re.escape(ours)} \(table1, figure1\)", lines[0])
+    (line,) = [line for line in lines if theirs in line]
+    assert re.fullmatch(rf"missing   about 1 min +{re.escape(theirs)} \(table1\)", line)
+    assert len(lines) == 4
+    assert recorded() == [ours]
 
 
 def test_time_to_go_comes_from_the_records(tmp_path):
@@ -157,6 +171,7 @@ def test_time_to_go_comes_from_the_records(tmp_path):
         (["table1", "--row", "Instnace"], "unknown row 'Instnace'; did you mean Instance?"),
         (["--row", "Instnace"], "unknown row 'Instnace'; did you mean Instance"),
         (["table1", "page"], "the page is of all tables and figures: aag reproduce page"),
+        (["--list"], "name a table or a figure, or all"),
         (["--plan"], "name a table or a figure, or all"),
         (["--shard", "1/2"], "name a table or a figure, or all"),
         (["table1", "--epochs-scale", "0"], "--epochs-scale must lie above 0"),

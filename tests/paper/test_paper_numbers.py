@@ -64,10 +64,11 @@ def test_the_numbers_are_the_papers(name: str) -> None:
             assert {cell.quoted for cell in row} == {first.endswith("*")}
 
 
-def test_a_row_that_we_add_is_beside_the_papers_numbers():
+def test_rows_that_we_add_are_beside_the_papers_numbers():
     rows = PAPER["table1"].rows
-    (added,) = [row for row in rows if row[0].added]
+    added = [row for row in rows if row[0].added]
     beside = next(row for row in rows if row[0].row == "AAG")
-    for cell, its in zip(added, beside, strict=True):
-        assert (cell.paper, cell.config is None) in ((None, True), (its.paper, False))
-    assert sum(cell.config is not None for cell in added) == 2
+    for row in added:
+        for cell, its in zip(row, beside, strict=True):
+            assert (cell.paper, cell.config is None) in ((None, True), (its.paper, False))
+    assert [sum(cell.config is not None for cell in row) for row in added] == [1, 2]

@@ -43,7 +43,7 @@ def test_one_cell_one_row_one_column():
     assert names("table1", column="CIFAR-10, ResNet-18", row="aag") == ["cifar10-resnet18-paper-seed0"]
     assert len(names("table1", row="AAG")) == 6
     assert len(names("table1", column="SVHN, AlexNet")) == 7
-    assert len(names("table1", dataset="svhn")) == 13  # one is empty in the paper
+    assert len(names("table1", dataset="svhn")) == 14  # one is empty in the paper
 
 
 def test_a_name_comes_before_a_part_of_one():
@@ -225,3 +225,4 @@ def test_the_commands_of_every_run_give_exactly_that_run():
         assert words[:5] == ["aag", "evaluate", str(run.folder), "--record", "my results"]
         assert ("--tsne" in words) == (TSNE in run.needs)
         assert ("cuda:1" in words) == (run.config.device == "cuda:1")
+        assert ("/my data" in words) == (run.config.data_root is not None)

@@ -112,6 +112,9 @@ def test_time_is_that_of_the_nearest_record(tmp_path):
     [
         (lambda text: text[:100], "it is empty, cut off, or no JSON"),
         (lambda text: "[]", "it is no record"),
+        (lambda text: "[" * 200_000, "it is no record"),
+        (lambda text: text.replace('"batch_size": 128', '"batch_size": null', 1), "its setting batch_size is None"),
+        (lambda text: text.replace('"epochs": 200', '"epochs": 1' + "0" * 400, 1), "--epochs must be at least 1"),
         (lambda text: "", "it is empty, cut off, or no JSON"),
         (lambda text: text.replace('"settings"', '"set"'), "it has no 'settings'"),
         (lambda text: text.replace('"paper"', '"papre"', 1), "unknown recipe 'papre'"),

@@ -10,7 +10,7 @@ from aag.paper import PAPER as PARTS
 from aag.paper import Cell, Figure, Results, Table
 from aag.report.cells import Shown, ShownTable, label, show, show_tables
 from aag.report.content import Content
-from aag.report.protocol import origin, protocols
+from aag.report.protocol import origin, protocols, training
 from synthetic import PAPER, record, write
 
 
@@ -276,6 +276,19 @@ def test_a_protocol_is_that_of_the_records(tmp_path):
     write(tmp_path, record(replace(PAPER, seed=1)))
     assert len(protocols(["knn"], Results(tmp_path).all)) == 2  # two ways to measure are two numbers
     assert "Adam at 0.01" in protocols(["linear"], [])[0]  # nothing measured yet: as it is going to be
+
+
+def test_how_runs_are_trained_is_told_by_method():
+    configs = [replace(PAPER, batch_size=size) for size in (64, 128, 256)]
+    configs += [recipe_config("auto", "cifar10", method) for method in ("deepcluster", "and")]
+    ours, clusters, rounds = training(configs)
+    assert ours == (
+        "Training (method aag): 200 epochs, batch 64, 128 or 256, SGD at 0.03 for 128 images, cosine schedule, gnt-xent, "
+        "τ 0.1, basic family paper."
+    )
+    assert "constant schedule, its own loss, basic family crop." in clusters  # without a temperature
+    assert "Training (method and): 1000 epochs in 5 rounds, " in rounds
+    assert training([]) == []
 
 
 def test_sizes_that_differ_are_told_by_what_decides_them(tmp_path):

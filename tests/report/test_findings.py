@@ -3,14 +3,15 @@
 import re
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import pytest
-from synthetic import PAPER, curves, record, write, write_projection
 
 from aag.paper import PAPER as PARTS
 from aag.paper import Figure, Results
 from aag.report import charts
 from aag.report.findings import Cloud, Drawn, Found, find_in
+from synthetic import PAPER, curves, record, write, write_projection
 
 NT = replace(PAPER, loss="nt-xent")
 
@@ -194,7 +195,8 @@ def test_a_picture_is_that_of_its_run_whatever_its_name(folder):
 def test_names_of_classes_that_lie_on_each_other_do_not_hide_each_other(apart, shown):
     classes = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     points = [(apart * (i % 4) + j, apart * (i % 3) - j) for i in range(10) for j in (-50.0, 0.0, 50.0)]
-    drawn = charts.scatter(Cloud("a", points, [i for i in range(10) for _ in range(3)], classes), title="t")
+    labels = [i for i in range(10) for _ in range(3)]
+    drawn = charts.scatter(Cloud("a", points, labels, classes, "", Path("a.json")), title="t")
     at = re.findall(r'<text class="name" x="([\d.]+)" y="([\d.]+)"[^>]*>(\w+)<', drawn)
     assert len(at) >= shown  # those without a free place are in the legend
     for (x, y, name), (x2, y2, other) in combinations(at, 2):
@@ -239,17 +241,17 @@ def test_small_differences_of_accuracy_look_small():
 def test_a_beginning_that_would_take_the_picture_is_left_out_and_told() -> None:
     steep = [(float(x), 0.5 if x == 1 else 0.01 * x / 200) for x in range(1, 201)]
     drawn = charts.line_chart([Drawn("a<b", steep, 0)], title="t", x_label="x", y_label="y")
-    assert "Begins at 0.5 (a&lt;b), outside the picture." in drawn
+    assert "At the beginning 0.5 (a&lt;b), outside the picture." in drawn
     assert ">0.01</text>" in drawn
     assert ">0.5</text>" not in drawn
     assert drawn.count("<svg x=") == 1  # what cuts the line off
 
 
 def test_only_lines_that_begin_outside_are_said_to() -> None:
-    falls = [(float(x), 10.0 if x == 1 else 0.2 + x / 1000) for x in range(1, 201)]
+    falls = [(float(x), 10.0 if x == 2 else 0.2 + x / 1000) for x in range(1, 201)]
     lines = [Drawn("falls", falls, 0), Drawn("stays", [(float(x), 0.3) for x in range(1, 201)], 1)]
     drawn = charts.line_chart(lines, title="t", x_label="x", y_label="y")
-    assert "Begins at 10 (falls), outside the picture." in drawn
+    assert "At the beginning 10 (falls), outside the picture." in drawn
 
 
 def test_a_line_that_falls_all_the_way_is_drawn_whole() -> None:

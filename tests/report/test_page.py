@@ -6,10 +6,10 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from synthetic import PAPER, record, write
 
 from aag.errors import AAGError
 from aag.report import write_pages
+from synthetic import PAPER, record, write
 
 VOID = {"meta", "link", "img", "br"}
 ROOT = Path(__file__).parent.parent.parent
@@ -139,9 +139,11 @@ def test_the_markdown_says_the_same(markdown, folder):
     assert "The best batch size by kNN is 128" in markdown
     assert re.search(r"\| NT-Xent \| \[86\.50\]\([^)]+\), 1 seed \(86\.8\) −0\.30 \|", markdown)
     assert re.search(r"two basic views, CIFAR-10, ResNet-18: \[84\.00\]\([^)]+\), 1 seed \(85\.8\) −1\.80\n", markdown)
-    assert "## Figure 6: t-SNE" in markdown
+    figure = markdown.partition("## Figure 6: t-SNE")[2].partition("\n## ")[0]
+    assert "t-SNE: of the 128-d embedding, 600 images (test), cosine distance, perplexity 30.0, begun by pca" in figure
+    assert f"results/tsne/{PAPER.run_name()}.json)" in figure
     notes = [part for part in markdown.split("\n\n") if part.startswith("‡")]
-    assert len(notes) == 3  # each a paragraph of its own
+    assert len(notes) == 4  # each a paragraph of its own
     assert not any("\n" in note for note in notes)
     for table in re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1

@@ -85,7 +85,9 @@ def _opened(
     if not run.encoder_file.exists():
         raise AAGError(f"{run.folder} has no encoder yet: its training has not finished or been stopped")
     runtime = decide(replace(config, device=device, precision=precision).validate())
-    pair = data.load_pair(source, root=data_root or config.data_root, image_size=config.image_size)
+    # A run may come from another machine, with a folder that is not here.
+    trained_on = config.data_root if config.data_root and config.data_root.is_dir() else None
+    pair = data.load_pair(source, root=data_root or trained_on, image_size=config.image_size)
     return nets.load(run.encoder_file, device=runtime.device), runtime, *pair
 
 

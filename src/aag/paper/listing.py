@@ -1,4 +1,4 @@
-"""`aag reproduce` without a name: what each table and figure shows and needs, and how much of it is done."""
+"""What each table and figure shows and needs, and how much of it is done; and the same of every run."""
 
 import textwrap
 from collections import Counter
@@ -8,12 +8,13 @@ from aag.errors import AAGError
 from aag.paper.experiments import PAPER, Figure, Table
 from aag.paper.plan import Planned, Reproduce, Standing, select, standing
 from aag.paper.results import Results
-from aag.words import estimate
+from aag.words import duration, estimate
 
 Stand = Mapping[str, Standing]  # by the run's name
 DONE = (Standing.RECORDED, Standing.PARTIAL)
 HINT = """\
 aag reproduce table2              runs what is missing, resumes what was cut off; Ctrl-C saves, the same command goes on
+aag reproduce table1 --list       shows its runs one by one
 aag reproduce table2 --plan       prints the commands, for a scheduler; --shard 2/8 takes a part
 aag reproduce table1 --dataset cifar10 --network resnet18 --row AAG       takes a column, a row or a cell
 aag reproduce page                writes one page: all of it, ours beside the paper's"""
@@ -45,6 +46,17 @@ def listing(options: Reproduce, results: Results, width: int) -> str:
     if Standing.PARTIAL in in_all.values():
         lines.append("* recorded without something that the table or figure shows.")
     return "\n".join([*lines, "", HINT])
+
+
+def each(runs: list[Planned], stand: Stand, results: Results) -> str:
+    """Run by run. The time of one that is recorded is its own."""
+    lines = []
+    for run in runs:
+        result = results.seed(run.config)
+        seconds = result.record["seconds"] if result else results.seconds(run.config)
+        time = "?" if seconds is None else duration(seconds) if result else f"about {estimate(seconds)}"
+        lines.append(f"{stand[run.name]:<10}{time:<17}{run.label}")
+    return "\n".join(lines)
 
 
 def chosen(options: Reproduce, part: Table | Figure) -> list[Planned] | None:

@@ -40,7 +40,10 @@ class Reproduce:
     seeds: int = 1
     """Runs of each cell, with the seeds 0, 1, …"""
     shard: str | None = None
-    """A part of the runs: 2/8 is the second of eight, the same on every machine and about as much work."""
+    """A part of the runs, recorded or not: 2/8 is the second of eight, the same on every machine and about as much
+    work."""
+    list: bool = False
+    """Print each run: how it stands, how long it took or may take, and what needs it; and run nothing."""
     plan: bool = False
     """Print the commands, one run a line, and run nothing."""
     results: Path = Path("results")
@@ -310,6 +313,8 @@ def command(run: Planned, results: Path) -> str:
     evaluate = ["aag", "evaluate", str(run.folder), "--record", str(results)]
     if run.config.device != TrainConfig.device:
         evaluate += ["--device", run.config.device]
+    if run.config.data_root:
+        evaluate += ["--data-root", str(run.config.data_root)]
     if run.projected:
         evaluate.append("--tsne")
     return f"{shlex.join(['aag', 'train', *train_options(run.config)])} && {shlex.join(evaluate)}"

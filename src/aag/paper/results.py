@@ -125,9 +125,12 @@ class Results:
         ]
         return min(paces) * config.epochs * images_of(config.data) if paces else None
 
+    def projection_file(self, config: TrainConfig) -> Path:
+        return self.folder / "tsne" / f"{config.run_name()}.json"
+
     def projection(self, config: TrainConfig) -> dict[str, Any] | None:
         """The t-SNE of this run: x, y and labels of its images, their classes, and how it was made."""
-        path = self.folder / "tsne" / f"{config.run_name()}.json"
+        path = self.projection_file(config)
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             x, y, labels = found["x"], found["y"], found["labels"]
@@ -147,7 +150,9 @@ class Results:
         return sorted(filter(wanted, self.all), key=lambda result: result.config.seed)
 
 
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, AAGError)
+_DAMAGE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, AAGError,
+)  # fmt: skip
 
 
 class _Unfit(ValueError):

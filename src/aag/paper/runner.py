@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aag.errors import AAGError
 from aag.files import writing
-from aag.paper.listing import listing, machines, to_go
+from aag.paper.listing import each, listing, machines, to_go
 from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, holds, lacking, select, standing
 from aag.paper.results import Results
 from aag.words import counted
@@ -28,15 +28,15 @@ class Stopped(Exception):
 
 def reproduce(options: Reproduce, console: "Console") -> int:
     """Lists, plans or runs, as the options say. The exit code: 0, 2 where a run failed, 130 where it was stopped."""
-    if not options.what and (options.plan or options.shard):
-        raise AAGError("--plan and --shard take a part of something: name a table or a figure, or all")
+    if not options.what and (options.list or options.plan or options.shard):
+        raise AAGError("--list, --plan and --shard take a part of something: name a table or a figure, or all")
     runs = select(options) if options.what else []
     results = Results(options.results)
     stand = {run.name: standing(run, results) for run in runs}
-    told = "" if options.what else listing(options, results, console.width)
+    told = each(runs, stand, results) if options.what else listing(options, results, console.width)
     for path, why in results.damaged.items():
         warn(f"{path} is passed over: {why}")
-    if not options.what:
+    if not options.what or options.list:
         console.print(told, highlight=False, soft_wrap=True)
         return 0
     if options.plan:
@@ -164,7 +164,7 @@ class Runner:
             raise AAGError(_gone(run, results))
         there = Run(run.folder)
         if os.path.exists(there.config_file):  # also where the folder cannot be looked into, which training tells of
-            if not holds(run.folder, run.config):
+            if there.config().identity() != run.config.identity():
                 raise AAGError(f"{run.folder} holds a run with other settings; move it away or give another --runs")
             with there.lock():  # asked first: loading the data to find the folder taken would be a waste
                 pass

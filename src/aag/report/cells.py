@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import combinations
 
 from aag.paper import PAPER, Cell, Figure, Result, Results, Table, in_short
+from aag.report.protocol import protocols, training
 from aag.words import counted
 
 CLOSE = 0.5  # percentage points below the paper that still count as reproduced
@@ -125,6 +126,11 @@ class ShownTable:
     @property
     def measures(self) -> list[str]:
         return list(dict.fromkeys(shown.cell.measure for shown in self.wanted))
+
+    @property
+    def protocols(self) -> list[str]:
+        """How its runs are trained and its numbers taken."""
+        return [*training(self.table.configs), *protocols(self.measures, self.results)]
 
     @property
     def results(self) -> list[Result]:

@@ -93,9 +93,10 @@ def _beginning(lines: list[Drawn]) -> str:
     later = [y for line in lines for x, y in line.points if x > START * end]
     if not later or max(later) - min(later) >= SMALL * (max(whole) - min(whole)):
         return ""
-    first = {line.name: line.points[0][1] for line in lines}
-    begins = " and ".join(f"{y:.3g} ({name})" for name, y in first.items() if not min(later) <= y <= max(later))
-    return f'<p class="protocol">Begins at {escape(begins)}, outside the picture.</p>'
+    low, high = min(later), max(later)
+    far = {line.name: max((y for _, y in line.points), key=lambda y: max(y - high, low - y)) for line in lines}
+    begins = " and ".join(f"{y:.3g} ({name})" for name, y in far.items() if not low <= y <= high)
+    return f'<p class="protocol">At the beginning {escape(begins)}, outside the picture.</p>'
 
 
 def scatter(cloud: Cloud, *, title: str) -> str:

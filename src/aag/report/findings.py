@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from aag.config import TrainConfig
 from aag.paper import Cell, Figure, Result, Results
 from aag.paper.experiments import Series
 from aag.report.cells import Shown, evenly, show
+from aag.report.protocol import projected, protocols, training
 
 Points = list[tuple[float, float]]
 
@@ -37,6 +39,8 @@ class Cloud:
     points: Points
     labels: list[int]
     classes: list[str]
+    made: str  # how
+    file: Path  # which holds it
     left_out: int = 0  # points that were thinned away
 
 
@@ -51,6 +55,18 @@ class Found:
     missing: tuple[str, ...] = ()  # what was not run or not recorded
     results: tuple[Result, ...] = ()  # the records used
     run: bool = True  # whether any of its runs is recorded, whatever that record holds
+
+    @property
+    def protocols(self) -> list[str]:
+        """How its runs were trained, its numbers taken and its points projected."""
+        made = dict.fromkeys(cloud.made for cloud in self.clouds.values())
+        return [*training(self.figure.configs), *protocols(self.measures, self.results), *made]
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """What it is drawn from, by name."""
+        records = {result.name: result.path for result in self.results}
+        return records | {f"tsne/{cloud.file.stem}": cloud.file for cloud in self.clouds.values()}
 
     @property
     def measures(self) -> list[str]:
@@ -75,7 +91,7 @@ def _clouds(figure: Figure, results: Results) -> Found:
     clouds, used = {}, []
     for name, place, result in chosen:
         if found := results.projection(result.config):
-            clouds[figure.series[place].config.run_name()] = _cloud(name, found)
+            clouds[figure.series[place].config.run_name()] = _cloud(name, found, results.projection_file(result.config))
             used.append(result)
         else:
             missing.append(f"{name}: no t-SNE of its embeddings is recorded")
@@ -271,12 +287,13 @@ def _zero(curve: str, line: Drawn) -> str:
     return f" and is below zero from epoch {line.points[since][0]:g} on"
 
 
-def _cloud(name: str, found: dict[str, Any]) -> Cloud:
+def _cloud(name: str, found: dict[str, Any], file: Path) -> Cloud:
     """A t-SNE as recorded, thinned."""
     points = [(float(x), float(y)) for x, y in zip(found["x"], found["y"], strict=True)]
     step = -(-len(points) // MOST)
     shown = points[::step]
-    return Cloud(name, shown, found["labels"][::step], found["classes"], len(points) - len(shown))
+    left_out = len(points) - len(shown)
+    return Cloud(name, shown, found["labels"][::step], found["classes"], projected(found), file, left_out)
 
 
 def _neighbours(cloud: Cloud) -> str:

@@ -10,7 +10,7 @@ from aag.report.cells import ELSEWHERE, QUOTED, Shown, ShownTable, label, signed
 from aag.report.content import WORDS, Content, Point
 from aag.report.files import link
 from aag.report.findings import Found
-from aag.report.protocol import origin, protocols
+from aag.report.protocol import origin
 
 
 def markdown(content: Content, out: Path) -> str:
@@ -56,7 +56,7 @@ def _table(shown: ShownTable, out: Path) -> list[str]:
         shown.gains,
         shown.order,
         *shown.notes,
-        " ".join(protocols(shown.measures, shown.results)),
+        " ".join(shown.protocols),
     ]
 
 
@@ -92,7 +92,7 @@ def _cell(shown: Shown, out: Path, with_seeds: bool) -> str:
 
 def _figure(found: Found, out: Path) -> list[str]:
     figure = found.figure
-    links = ", ".join(_linked(result, out) for result in found.results)
+    links = ", ".join(f"[{_plain(name)}]({link(path, out)})" for name, path in found.files.items())
     which = f" ({found.seeds})" * bool(found.seeds)
     ours = _list(map(_plain, found.words)) if found.words else ""
     if figure.kind == "views":
@@ -103,7 +103,7 @@ def _figure(found: Found, out: Path) -> list[str]:
         f"The paper: {figure.behaviour}",
         f"Ours:\n\n{ours}" if ours else "Ours: nothing to compare yet.",
         f"Missing: {_plain('; '.join(found.missing))}." if found.missing else "",
-        " ".join(protocols(found.measures, found.results)),
+        " ".join(found.protocols),
         f"From {links}{which}." if links else "",
     ]
 

@@ -11,7 +11,7 @@ from aag.report.cells import CLOSE, ELSEWHERE, QUOTED, Shown, ShownTable, label,
 from aag.report.content import WORDS, Content, Point
 from aag.report.files import link
 from aag.report.findings import NAMES, Found
-from aag.report.protocol import origin, protocols
+from aag.report.protocol import origin
 from aag.report.views import scrolling, view_table
 from aag.words import counted
 
@@ -91,7 +91,7 @@ class Page:
             f'<section id="{table.id}"><h2><small>{label(table)}</small>{escape(table.title)}</h2>'
             f"<p>{escape(table.shows)}</p>"
             f"{scrolling(label(table), caption, _heads(table.columns), rows, wide=len(table.columns) > 2)}"
-            f"{told}{notes}{_protocol(shown.measures, shown.results)}{_missing_command(table, bool(shown.open))}"
+            f"{told}{notes}{_protocol(shown.protocols)}{_missing_command(table, bool(shown.open))}"
             "</section>"
         )
 
@@ -122,8 +122,10 @@ class Page:
         return f"{counted(len(each), 'seed')}: {' '.join(each)}"
 
     def _link(self, result: Result, text: str, of: str = "") -> str:
-        told = f' aria-label="{escape(f"record of {of}")}"' if of else ""
-        return f'<a href="{escape(link(result.path, self.out))}"{told}>{escape(text)}</a>'
+        return self._file(result.path, text, f' aria-label="{escape(f"record of {of}")}"' if of else "")
+
+    def _file(self, path: Path, text: str, told: str = "") -> str:
+        return f'<a href="{escape(link(path, self.out))}"{told}>{escape(text)}</a>'
 
     # --- a figure ---------------------------------------------------------------------------------------------------
 
@@ -132,7 +134,7 @@ class Page:
         gaps = f"<h3>Missing</h3>{_list(map(escape, found.missing))}" if found.missing else ""
         ours = _list(map(escape, found.words)) if found.words else "<p>Nothing to compare yet.</p>"
         beside = f"<div><h3>Ours</h3>{ours}{gaps}</div>" if figure.kind != "views" else ""
-        links = ", ".join(self._link(result, result.name) for result in found.results)
+        links = ", ".join(self._file(path, name) for name, path in found.files.items())
         which = f" ({found.seeds})" * bool(found.seeds)
         from_records = f'<p class="protocol">Drawn from {links}{which}.</p>' if links else ""
         alone = ' class="duo"' * (figure.kind == "sweep")  # a single chart leaves room beside it
@@ -140,7 +142,7 @@ class Page:
             f'<section id="{figure.id}"><h2><small>{label(figure)}</small>{escape(figure.title)}</h2>'
             f"<p>{escape(figure.shows)}</p><div{alone}><figure>{self._panels(found)}</figure>"
             f'<div class="beside"><div><h3>The paper</h3><p>{escape(figure.behaviour)}</p></div>{beside}</div></div>'
-            f"{_protocol(found.measures, found.results)}{from_records}{_missing_command(figure, bool(found.missing))}"
+            f"{_protocol(found.protocols)}{from_records}{_missing_command(figure, bool(found.missing))}"
             "</section>"
         )
 
@@ -215,8 +217,8 @@ def _difference(shown: Shown) -> str:
     return f'<span class="diff {kind}">{mark} {signed(difference)}</span>'
 
 
-def _protocol(measures: Iterable[str], results: Iterable[Result]) -> str:
-    return "".join(f'<p class="protocol">{escape(said)}</p>' for said in protocols(measures, results))
+def _protocol(sentences: Iterable[str]) -> str:
+    return "".join(f'<p class="protocol">{escape(said)}</p>' for said in sentences)
 
 
 def _missing_command(part: Table | Figure, missing: bool) -> str:

@@ -1,13 +1,40 @@
 """How numbers were measured, and on what, in words: read from the records themselves."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from aag.config import TrainConfig
 from aag.paper import Result
-from aag.words import duration
+from aag.words import duration, either
 
+OPTIMIZERS = {"sgd": "SGD", "lars": "LARS", "adam": "Adam"}
 ASIDE = ("data", "train", "test", "dimensions", "precision", "seed", "augmentation", "vote", "name")
+
+
+def training(configs: Iterable[TrainConfig]) -> list[str]:
+    """How runs are trained: of each method, what its runs have in common or differ in."""
+    by_method: dict[str, list[TrainConfig]] = {}
+    for config in configs:
+        by_method.setdefault(config.method, []).append(config)
+    return [f"Training (method {method}): {', '.join(_settings(alike))}." for method, alike in by_method.items()]
+
+
+def _settings(configs: list[TrainConfig]) -> list[str]:
+    def each(told: Callable[[TrainConfig], Any]) -> str:
+        return either(map(str, map(told, configs)))
+
+    rounds = each(lambda config: f" in {config.rounds} rounds" * (config.rounds > 1))
+    optimizer = each(lambda config: OPTIMIZERS[config.optimizer])
+    return [
+        f"{each(lambda config: config.epochs)} epochs{rounds}",
+        f"batch {each(lambda config: config.batch_size)}",
+        f"{optimizer} at {each(lambda config: f'{config.lr:g}')} for 128 images",
+        f"{each(lambda config: config.schedule)} schedule",
+        each(lambda config: "its own loss" if config.loss == "own" else config.loss),
+        *([f"τ {each(lambda config: config.temperature)}"] if configs[0].tempered() else []),
+        f"basic family {each(lambda config: config.basic)}",
+    ]
 
 
 def protocols(measures: Iterable[str], results: Iterable[Result]) -> list[str]:
@@ -24,6 +51,16 @@ def protocols(measures: Iterable[str], results: Iterable[Result]) -> list[str]:
             alike.setdefault(key, []).append((of, row))
         said += [_words(kind, group) for group in alike.values()]
     return said
+
+
+def projected(found: dict[str, Any]) -> str:
+    """How a t-SNE was made."""
+    names = ("dimensions", "layer", "images", "split", "metric", "perplexity", "initialisation", "seed")
+    size, layer, images, split, metric, perplexity, start, seed = (found.get(name, "?") for name in names)
+    return (
+        f"t-SNE: of the {size}-d {layer}, {images} images ({split}), {metric} distance, perplexity {perplexity}, begun "
+        f"by {start}, seed {seed}."
+    )
 
 
 def _planned(kind: str) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Terminal(Reporter):
         skipped = len(train_set.skipped) + (len(test_set.skipped) if test_set else 0)
         if skipped:
             self.say(f"         {skipped} files skipped, listed in {run.skipped_file}")
-        self.say(f"method   {config.method}: {_views(trainer)}, {_loss(config)}")
+        self.say(f"method   {config.method}: {_views(trainer)}, {config.loss_in_words()}")
         width = f" (width {config.width})" if config.width != TrainConfig.width else ""
         epochs = counted(config.epochs, "epoch")
         self.say(f"network  {config.network}{width}, {epochs} of {steps} steps of {config.batch_size} images")
@@ -111,12 +111,6 @@ def _views(trainer: "Trainer") -> str:
     if trainer.config.method == "aag" and count == 3:
         return f"2 basic views + {trainer.config.auxiliary}"
     return counted(count, "basic view")
-
-
-def _loss(config: TrainConfig) -> str:
-    own = config.method in ("deepcluster", "amdim")  # without a temperature
-    name = "its own loss" if config.loss == "own" else config.loss
-    return name if own else f"{name}, τ {config.temperature}"
 
 
 @contextlib.contextmanager
