@@ -283,8 +283,8 @@ def test_how_runs_are_trained_is_told_by_method():
     configs += [recipe_config("auto", "cifar10", method) for method in ("deepcluster", "and")]
     ours, clusters, rounds = training(configs)
     assert ours == (
-        "Training (method aag): 200 epochs, batch 64, 128 or 256, SGD at 0.03 for 128 images, cosine schedule, gnt-xent, "
-        "τ 0.1, basic family paper."
+        "Training (method aag): 200 epochs, batch 64, 128 or 256, SGD at 0.03 for 128 images, cosine schedule, "
+        "gnt-xent, τ 0.1, basic family paper."
     )
     assert "constant schedule, its own loss, basic family crop." in clusters  # without a temperature
     assert "Training (method and): 1000 epochs in 5 rounds, " in rounds
