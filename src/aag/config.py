@@ -5,6 +5,7 @@ Plain data: importing this costs nothing, so that the command line can show its 
 
 import hashlib
 import re
+import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -178,7 +179,7 @@ class TrainConfig:
     def _check_ranges(self) -> None:
         for field, low in LEAST.items():
             value = getattr(self, field)
-            if value is not None and not low <= value < 2**63:
+            if value is not None and not low <= value <= sys.float_info.max:
                 raise AAGError(f"--{field.replace('_', '-')} must be at least {low}, not {value}")
         for field, high in MOST.items():
             if getattr(self, field) > high:
