@@ -224,9 +224,8 @@ class TrainConfig:
     def autoaugment_policy(self) -> str:
         return POLICY_ON.get(self.data, "cifar10") if self.policy == "auto" else self.policy
 
-    def loss_in_words(self) -> str:
-        name = "its own loss" if self.loss == "own" else self.loss
-        return f"{name}, τ {self.temperature}" if self.tempered() else name
+    def loss_name(self) -> str:
+        return "its own loss" if self.loss == "own" else self.loss
 
     def tempered(self) -> bool:
         """Whether its loss has a temperature."""

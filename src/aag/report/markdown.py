@@ -56,7 +56,7 @@ def _table(shown: ShownTable, out: Path) -> list[str]:
         shown.gains,
         shown.order,
         *shown.notes,
-        " ".join(shown.protocols),
+        _plain(" ".join(shown.protocols)),
     ]
 
 
@@ -103,7 +103,7 @@ def _figure(found: Found, out: Path) -> list[str]:
         f"The paper: {figure.behaviour}",
         f"Ours:\n\n{ours}" if ours else "Ours: nothing to compare yet.",
         f"Missing: {_plain('; '.join(found.missing))}." if found.missing else "",
-        " ".join(found.protocols),
+        _plain(" ".join(found.protocols)),
         f"From {links}{which}." if links else "",
     ]
 

@@ -31,7 +31,7 @@ def _settings(configs: list[TrainConfig]) -> list[str]:
         f"batch {each(lambda config: config.batch_size)}",
         f"{optimizer} at {each(lambda config: f'{config.lr:g}')} for 128 images",
         f"{each(lambda config: config.schedule)} schedule",
-        each(lambda config: "its own loss" if config.loss == "own" else config.loss),
+        each(TrainConfig.loss_name),
         *([f"τ {each(lambda config: config.temperature)}"] if configs[0].tempered() else []),
         f"basic family {each(lambda config: config.basic)}",
     ]

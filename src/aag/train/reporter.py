@@ -65,7 +65,8 @@ class Terminal(Reporter):
         skipped = len(train_set.skipped) + (len(test_set.skipped) if test_set else 0)
         if skipped:
             self.say(f"         {skipped} files skipped, listed in {run.skipped_file}")
-        self.say(f"method   {config.method}: {_views(trainer)}, {config.loss_in_words()}")
+        tempered = f", τ {config.temperature}" * config.tempered()
+        self.say(f"method   {config.method}: {_views(trainer)}, {config.loss_name()}{tempered}")
         width = f" (width {config.width})" if config.width != TrainConfig.width else ""
         epochs = counted(config.epochs, "epoch")
         self.say(f"network  {config.network}{width}, {epochs} of {steps} steps of {config.batch_size} images")
