@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from synthetic import every_kind
 
 
