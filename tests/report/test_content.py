@@ -274,7 +274,11 @@ def test_a_protocol_is_that_of_the_records(tmp_path):
     assert "k = 7, τ = 0.1" in said
     assert "128-d embedding" in said
     write(tmp_path, record(replace(PAPER, seed=1)))
-    assert len(protocols(["knn"], Results(tmp_path).all)) == 2  # two ways to measure are two numbers
+    write(tmp_path, record(replace(PAPER, seed=2)))
+    usual, other = protocols(["knn"], Results(tmp_path).all)  # two ways to measure are two numbers
+    assert "k = 200" in usual
+    assert "k = 7, τ = 0.1, cosine similarity on the 128-d embedding" in other
+    assert other.endswith(f"So for {PAPER.run_name()}.")
     assert "Adam at 0.01" in protocols(["linear"], [])[0]  # nothing measured yet: as it is going to be
 
 

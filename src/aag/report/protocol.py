@@ -9,6 +9,7 @@ from aag.paper import Result
 from aag.words import duration, either
 
 OPTIMIZERS = {"sgd": "SGD", "lars": "LARS", "adam": "Adam"}
+Row = tuple[Result | None, dict[str, Any]]  # a protocol, and the record that has it
 ASIDE = ("data", "train", "test", "dimensions", "precision", "seed", "augmentation", "vote", "name")
 
 
@@ -38,18 +39,21 @@ def _settings(configs: list[TrainConfig]) -> list[str]:
 
 
 def protocols(measures: Iterable[str], results: Iterable[Result]) -> list[str]:
-    """For each measure, how the records took it; where none has, how it is going to be taken."""
-    results = list(results)
+    """For each measure, how the records took it, those named that did it otherwise than most; where none has, how it is
+    going to be taken."""
+    results = {result.path: result for result in results}.values()
     said = []
     for kind in dict.fromkeys(measure.partition("@")[0] for measure in measures):
-        layer, decides = ("embedding", "method") if kind == "knn" else ("features", "network")  # on the size
-        rows = [(getattr(one.config, decides), row["protocol"]) for one in results for row in one.record["evaluation"]]
-        rows = [(of, row) for of, row in rows if row["evaluation"] == kind and row.get("layer") == layer]
-        alike: dict[tuple[tuple[str, str], ...], list[tuple[str, dict[str, Any]]]] = {}
-        for of, row in rows or [("", _planned(kind))]:
-            key = tuple((name, str(value)) for name, value in sorted(row.items()) if name not in ASIDE)
-            alike.setdefault(key, []).append((of, row))
-        said += [_words(kind, group) for group in alike.values()]
+        layer = "embedding" if kind == "knn" else "features"
+        rows = [(one, row["protocol"]) for one in results for row in one.record["evaluation"]]
+        alike: dict[tuple[tuple[str, str], ...], list[Row]] = {}
+        for one, row in rows:
+            if row["evaluation"] == kind and row.get("layer") == layer:
+                key = tuple((name, str(value)) for name, value in sorted(row.items()) if name not in ASIDE)
+                alike.setdefault(key, []).append((one, row))
+        usual, *others = sorted(alike.values(), key=len, reverse=True) or [[(None, _planned(kind))]]
+        said.append(_words(kind, usual))
+        said += [f"{_words(kind, group)} So for {', '.join(one.name for one, _ in group if one)}." for group in others]
     return said
 
 
@@ -70,12 +74,13 @@ def _planned(kind: str) -> dict[str, Any]:
     return knn_protocol() if kind == "knn" else linear_protocol()
 
 
-def _words(kind: str, rows: list[tuple[str, dict[str, Any]]]) -> str:
-    """Of numbers that were taken alike, by the methods or networks they are of: these may differ in size."""
+def _words(kind: str, rows: list[Row]) -> str:
+    """Of numbers that were taken alike. Their size may differ, by the methods or networks they are of."""
     row = rows[0][1]
     sizes: dict[int, list[str]] = {}
-    for of, one in rows:
-        if "dimensions" in one:
+    for result, one in rows:
+        if result and "dimensions" in one:
+            of = result.config.method if kind == "knn" else result.config.network
             sizes.setdefault(one["dimensions"], []).append(of)
     usual, *others = sorted(sizes, key=lambda size: -len(sizes[size])) or [0]
     layer = f"{usual}-d {row.get('layer')}" if usual else str(row.get("layer"))
