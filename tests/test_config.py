@@ -346,6 +346,9 @@ def test_a_method_has_its_own_recipe_and_a_small_one(method):
         ({"method": "moco", "loss": "nt-xent", "key_momentum": 1.0}, "--key-momentum must be below 1"),
         ({"clusters": 50}, "--clusters means nothing to aag; leave it out"),
         ({"method": "simclr", "auxiliary": "none"}, "--auxiliary means nothing to simclr; leave it out"),
+        ({"method": "moco", "forward": "per-view"}, "--forward means nothing to moco; leave it out"),
+        ({"optimizer": "lars", "nesterov": True}, "--nesterov means nothing to --optimizer lars; leave it out"),
+        ({"decay_by": 0.5}, "--decay-at and --decay-by mean nothing to --schedule cosine; leave them out"),
     ],
 )
 def test_what_does_not_go_together_is_told(changes, words):

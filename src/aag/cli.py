@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aag import __version__
 from aag.config import TrainConfig, recipe_config
+from aag.data.known import KNOWN
 from aag.errors import AAGError, unknown
 from aag.recipes import RECIPES
 from aag.words import duration
@@ -136,7 +137,8 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, without importing torch
             raise
-        print("error: the GPU is out of memory; try a smaller --batch-size or --image-size", file=sys.stderr)
+        advice = "try a smaller --batch-size or --image-size, with another --out"
+        print(f"error: the GPU is out of memory; {advice}", file=sys.stderr)
         return 2
 
 
@@ -191,11 +193,19 @@ def train_config(arguments: list[str]) -> TrainConfig:
             chosen[name] = value if equals else (arguments[place + 1] if place + 1 < len(arguments) else "")
     base = recipe_config(**chosen)
     config = _parse(TrainConfig, "train", arguments, default=base)
-    return replace(config, recipe=base.recipe).validate()
+    return replace(config, recipe=base.recipe, data=_tidy(config.data)).validate()
+
+
+def _tidy(source: str) -> str:
+    """photos for photos/ and ./photos, which are the same run's; ./sample is a folder, and sample the bundled set."""
+    tidy = os.path.normpath(source)
+    return tidy if os.path.exists(os.path.expanduser(source)) and tidy not in KNOWN else source
 
 
 def _evaluate(arguments: list[str]) -> int:
     options = _parse(Evaluate, "evaluate", arguments)
+    if options.data is not None:
+        options = replace(options, data=_tidy(options.data))
     from aag.train import Run
 
     run = Run.open(options.run)

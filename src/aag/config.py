@@ -27,6 +27,8 @@ USED_BY = {  # options that mean something to some methods alone
     "negatives": ("instance",),
     **dict.fromkeys(("queue", "key_momentum", "symmetric"), ("moco",)),
     "clusters": ("deepcluster",),
+    "forward": ("aag", "isif", "simclr", "super-and", "amdim"),
+    "temperature": ("aag", "instance", "isif", "simclr", "moco", "and", "super-and"),
 }
 OPTIMIZERS = ("sgd", "lars", "adam")
 SCHEDULES = ("cosine", "step", "constant")
@@ -202,6 +204,12 @@ class TrainConfig:
                 f"--epochs {self.epochs} cannot be divided into {self.rounds} --rounds; use --rounds 1, or --epochs "
                 f"{self.rounds * max(1, round(self.epochs / self.rounds))}"
             )
+        base = self.base()
+        if self.nesterov and not base.nesterov and self.optimizer != "sgd":
+            raise AAGError(f"--nesterov means nothing to --optimizer {self.optimizer}; leave it out")
+        decay = (self.decay_at, self.decay_by) != (base.decay_at, base.decay_by)
+        if decay and self.schedule != "step":
+            raise AAGError(f"--decay-at and --decay-by mean nothing to --schedule {self.schedule}; leave them out")
         if self.norm_images and self.batch_size % self.norm_images:
             raise AAGError(
                 f"--batch-size {self.batch_size} is no multiple of --norm-images {self.norm_images}; "
@@ -229,7 +237,7 @@ class TrainConfig:
 
     def tempered(self) -> bool:
         """Whether its loss has a temperature."""
-        return self.method not in ("deepcluster", "amdim")
+        return self.method in USED_BY["temperature"]
 
     def by_recipe(self) -> bool:
         """Whether its method is the one that the recipe takes if none is named."""

@@ -1,5 +1,6 @@
 """What every family promises: its own draw for each image, alike for any batch, dtype and size."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -141,6 +142,12 @@ def test_an_empty_batch_stays_empty(photographs, family):
         assert out.dtype == images.dtype
 
 
+def test_a_callers_autocast_changes_no_pixel(photographs, family):
+    alone = family(photographs[:16], seed=3)
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert torch.equal(family(photographs[:16], seed=3), alone)
+
+
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
@@ -151,8 +158,9 @@ def test_an_empty_batch_stays_empty(photographs, family):
         torch.zeros(2, 32, 32, 3, dtype=torch.uint8),
         torch.zeros(2, 1, 32, 32),
         torch.zeros(2, 3, 32, 32, dtype=torch.int64),
+        np.zeros((2, 3, 32, 32), np.uint8),
     ],
-    ids=["one image", "channels last", "gray", "int64"],
+    ids=["one image", "channels last", "gray", "int64", "numpy"],
 )
 def test_what_is_no_batch_of_images_is_refused(family, images):
     with pytest.raises(AAGError, match=r"expected images \[B, 3, H, W\], uint8 or float"):
@@ -161,5 +169,15 @@ def test_what_is_no_batch_of_images_is_refused(family, images):
 
 @pytest.mark.parametrize("count", [1, 7, 9])
 def test_each_image_needs_its_key(photographs, family, count):
-    with pytest.raises(AAGError, match=rf"one key for each of 8 images, got \({count},\)"):
+    with pytest.raises(AAGError, match=rf"one int64 key for each of 8 images, got torch.int64 \({count},\)"):
         family(photographs[:8], key=keys(0, 0, torch.arange(count)))
+
+
+def test_keys_of_another_kind_would_be_other_draws(photographs, family):
+    with pytest.raises(AAGError, match=r"got torch.int32 \(8,\)"):
+        family(photographs[:8], key=keys(0, 0, torch.arange(8)).int())
+
+
+def test_floats_up_to_255_are_refused_and_not_clipped(photographs, family):
+    with pytest.raises(AAGError, match=r"float images must lie in \[0, 1\]; these span"):
+        family(photographs[:8].float())

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from commands import QUICK, Ran, aag_, refused
@@ -216,6 +217,40 @@ def test_a_run_without_labels_is_evaluated_on_data_that_has_them(photos, npz):
     assert (ran.code, ran.err) == (0, "")
     results = json.loads(next(Path("run").glob("evaluation-*.json")).read_text())["results"]
     assert {row["protocol"]["data"] for row in results} == {"tiny"}
+
+
+def test_another_set_is_taken_at_the_size_that_was_trained(photos, tmp_path, photographs):
+    words = ["--batch-size", 8, "--epochs", 1, *QUICK, "--image-size", 16, "--out", "run"]
+    assert aag_("train", "--data", photos, *words).code == 0
+    for i, pixels in enumerate(photographs[:12].permute(0, 2, 3, 1).numpy()):
+        path = tmp_path / "other" / ("train", "test")[i % 2] / str(i % 3) / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    config = json.loads(Path("run/config.json").read_text())
+    Path("run/config.json").write_text(json.dumps(config | {"image_size": None}))  # as for an .npz of that size
+    assert aag_("evaluate", "run", "--data", tmp_path / "other", "--linear-epochs", 1).code == 0
+    results = json.loads(Path("run/evaluation-other.json").read_text())["results"]
+    assert {row["protocol"]["image_size"] for row in results} == {16}
+
+
+def test_a_slash_at_the_end_makes_no_other_run(photos, monkeypatch):
+    monkeypatch.chdir(photos.parent)
+    words = ["--batch-size", 8, "--epochs", 1, *QUICK]
+    assert aag_("train", "--data", photos.name, *words).code == 0
+    for same in (f"{photos.name}/", f"./{photos.name}"):
+        ran = aag_("train", "--data", same, *words)
+        assert ran.code == 0
+        assert "(complete)" in ran.out
+
+
+def test_a_test_part_without_labels_is_told(tmp_path, npz):
+    arrays = dict(np.load(npz))
+    del arrays["test_labels"]
+    np.savez(tmp_path / "unlabelled.npz", **arrays)
+    ran = aag_("train", "--data", tmp_path / "unlabelled.npz", "--batch-size", 48, "--epochs", 1, *QUICK)
+    assert ran.code == 0
+    assert "4 classes\n" in ran.out
+    assert "no labelled test part: trained without kNN" in ran.out
 
 
 def test_a_folder_of_too_few_pictures_says_how_many_there_are(photos):

@@ -1,5 +1,6 @@
 """Stopping a run from outside, and going on by the same command."""
 
+import io
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import torch
 from commands import QUICK, aag_
 
 import aag
+from aag.cli import main
 from aag.train import Run, checkpoint
 from aag.train.reporter import Terminal
 
@@ -97,6 +99,21 @@ def test_a_scheduler_can_stop_a_run_and_evaluate_says_it_is_unfinished(npz, tmp_
     assert again.code == 0
     assert "run      run (going on in epoch 2)\n" in again.out
     assert "not finished" not in aag_("evaluate", "run", "--no-linear").out
+
+
+def test_a_stop_is_saved_though_nobody_reads_the_output_any_more(npz, signals_at_step, monkeypatch):
+    """As with `aag train 2>&1 | tee log`, where the same Ctrl-C ends tee."""
+
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Broken())
+    signals_at_step(6, signal.SIGINT)
+    main(["train", "--data", str(npz), *map(str, QUICK), "--epochs", "3", "--batch-size", "24", "--out", "run",
+          "--checkpoint-minutes", "60"])  # fmt: skip
+    saved = checkpoint.load(Path("run/last.ckpt"))[1]
+    assert (saved["epoch"], saved["step"]) == (1, 2)
 
 
 def test_a_second_ctrl_c_stops_at_once_and_keeps_the_last_checkpoint(npz, signals_at_step):

@@ -77,6 +77,46 @@ def test_loose_pictures_beside_class_folders(tmp_path):
     assert len(data.load(tmp_path / "album")) == 4
 
 
+def test_a_single_subfolder_tells_nothing_apart(tmp_path):
+    put(tmp_path / "card", "DCIM/100/1.png", "DCIM/101/2.png", "thumb.png")
+    card = data.load(tmp_path / "card")
+    assert (card.labels, card.classes, card.skipped, len(card)) == (None, (), (), 3)
+    put(tmp_path / "yolo", "train/images/1.png", "train/images/2.png", "test/images/3.png")
+    train, test = data.load_pair(tmp_path / "yolo")
+    assert train.labels is test.labels is None
+    put(tmp_path / "some", "train/a/1.png", "train/b/2.png", "test/b/3.png")  # a class of two
+    assert data.load(tmp_path / "some", split="test").labels.tolist() == [1]
+
+
+def test_a_test_part_without_pictures_is_none(tmp_path, refused):
+    put(tmp_path, "train/1.png", "train/2.png")
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / ".gitkeep").write_text("")
+    train, test = data.load_pair(tmp_path)
+    assert (len(train), test) == (2, None)
+    (tmp_path / "test" / "broken.png").write_bytes(b"x")
+    refused(lambda: data.load_pair(tmp_path), "no readable image in")
+
+
+def test_photographs_that_pillow_does_not_read_are_named(tmp_path):
+    put(tmp_path, "1.png")
+    for name in ("IMG_1.HEIC", "raw.cr2", "notes.txt"):
+        (tmp_path / name).write_bytes(b"x")
+    skipped = data.load(tmp_path).skipped
+    assert [line.partition(":")[0] for line in skipped] == ["IMG_1.HEIC", "raw.cr2"]
+    assert "of a format that Pillow does not read" in skipped[0]
+
+
+def test_too_many_pixels_for_the_memory_are_told(tmp_path, monkeypatch, refused):
+    put(tmp_path, "1.png", "2.png")
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("aag.data.folder.np.empty", full)
+    refused(lambda: data.load(tmp_path), "2 images of 32×32 pixels do not fit into memory")
+
+
 def test_a_zoo_of_bad_files_is_skipped_and_listed(tmp_path):
     put(tmp_path, "good/1.png", "good/2.jpg", "fine/3.gif")
     whole = (tmp_path / "good/1.png").read_bytes()

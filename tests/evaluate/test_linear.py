@@ -93,6 +93,13 @@ def test_seed_is_all_the_randomness_and_global_state_stays():
     assert not torch.equal(a.weight, c.weight)
 
 
+def test_a_callers_autocast_changes_nothing():
+    sets = (*problem(100, 0), *problem(50, 1))
+    alone = linear_probe(*sets, epochs=2)
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert torch.equal(linear_probe(*sets, epochs=2).weight, alone.weight)
+
+
 def test_half_precision_features_are_taken_in_float32():
     train, test = problem(100, 0), problem(50, 1)
     half = linear_probe(train[0].bfloat16(), train[1], test[0].bfloat16(), test[1], epochs=1)

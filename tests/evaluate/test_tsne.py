@@ -63,6 +63,8 @@ def test_the_first_images_are_taken_and_the_rest_is_not_looked_at():
         (torch.rand(9, 8), torch.zeros(8), r"not \[9, 8\] and \[8\]"),
         (torch.rand(9), torch.zeros(9), r"not \[9\] and \[9\]"),
         (torch.full((9, 8), float("nan")), torch.zeros(9), "NaN or infinity"),
+        (torch.ones(9, 8), torch.zeros(9), "that are not all the same"),
+        (torch.rand(9, 1), torch.zeros(9), "two dimensions or more"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(embeddings, labels, told):

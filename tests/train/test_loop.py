@@ -48,8 +48,9 @@ def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(tiny, tmp_path, stop
     assert all(torch.equal(weights[name], tensors[f"encoder.{name}"]) for name in weights)
 
 
-def test_a_crash_between_checkpoints_loses_only_what_came_after(tiny, tmp_path, monkeypatch):
-    """The process dies in epoch 2: no handler runs, the last checkpoint is that of epoch 1."""
+def test_a_crash_between_checkpoints_loses_only_what_came_after(tiny, tmp_path):
+    """The process dies in epoch 2: no handler runs, and the last checkpoint is that of the start."""
+    tiny = replace(tiny, checkpoint_minutes=60)
     whole = train(replace(tiny, out=tmp_path / "whole"))
 
     def die() -> bool:
@@ -59,8 +60,36 @@ def test_a_crash_between_checkpoints_loses_only_what_came_after(tiny, tmp_path, 
 
     with pytest.raises(RuntimeError, match="killed"):
         train(tiny, should_stop=die)
-    assert checkpoint.load(Run(tiny.out).checkpoint)[1]["epoch"] == 1
+    assert checkpoint.load(Run(tiny.out).checkpoint)[1]["epoch"] == 0
     assert rows(train(tiny).run) == rows(whole.run)
+
+
+def test_a_finished_run_never_keeps_an_older_encoder(tiny, monkeypatch):
+    """The disk is full when the last encoder is to be written, and then it is not."""
+    real, saves = aag.nets.save, []
+
+    def save(encoder: object, path: object, extra: dict[str, str]) -> None:
+        saves.append(extra["epoch"])
+        if saves.count("2") == 1:
+            raise OSError(28, "No space left on device")
+        real(encoder, path, extra)
+
+    monkeypatch.setattr(aag.nets, "save", save)
+    with pytest.raises(OSError, match="No space"):
+        train(tiny)
+    run = train(tiny).run
+    tensors, rest = state(run)
+    encoder = aag.load(run.folder)
+    assert (rest["epoch"], encoder.extra["epoch"]) == (2, "2")
+    assert all(torch.equal(value, tensors[f"encoder.{name}"]) for name, value in encoder.state_dict().items())
+
+
+def test_a_file_system_without_locks_trains_all_the_same(tiny, monkeypatch):
+    def without(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", without)
+    assert train(tiny).complete
 
 
 def test_the_run_folder_holds_what_a_user_needs(tiny):
@@ -216,9 +245,13 @@ def test_no_space_keeps_the_old_checkpoint(tiny, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(AAGError, match=r"cannot write .*metrics\.jsonl: No space left on device"):
-        train(tiny)
+    def begun() -> bool:
+        monkeypatch.setattr(aag.nets, "save", lambda *_: None)  # there is room for the encoder yet
+        monkeypatch.setattr("os.fsync", full)
+        return True
+
+    with pytest.raises(AAGError, match=r"cannot write .*last\.ckpt: No space left on device"):
+        train(tiny, should_stop=begun)
     assert path.read_bytes() == before
     assert not list(path.parent.glob("*.tmp"))
 
@@ -300,5 +333,8 @@ def test_a_network_that_draws_for_itself_is_repeatable(tiny, tmp_path):
     pixels = {name: value[:4] for name, value in np.load(tiny.data).items()}
     np.savez(tmp_path / "few.npz", **pixels)
     config = replace(tiny, data=str(tmp_path / "few.npz"), **settings)
-    whole, again = (train(replace(config, out=tmp_path / name)).run for name in ("whole", "again"))
+    whole = train(replace(config, out=tmp_path / "whole")).run
+    assert not train(config, should_stop=stop_after(1)).complete
+    torch.rand(3)  # somebody else draws meanwhile
+    again = train(config).run
     assert all(torch.equal(value, state(again)[0][name]) for name, value in state(whole)[0].items())

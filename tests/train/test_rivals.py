@@ -1,5 +1,6 @@
 """Every method by the same loop: it learns, and a resumed run is the uninterrupted one."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from test_loop import rows, state, stop_after
 from aag import data
 from aag.config import METHODS, TrainConfig, recipe_config
 from aag.train import train
+from aag.train.loop import Trainer
+from aag.train.reporter import Reporter
 
 # What makes a method small enough for a run of seconds on a tiny set, besides the fixture's own.
 SMALL: dict[str, dict] = {
@@ -92,3 +95,22 @@ def test_a_resumed_run_is_the_uninterrupted_one(tiny, tmp_path, method, changes)
     different = [name for name in tensors if not torch.equal(tensors[name], tensors_resumed[name])]
     assert not different
     assert rows(whole.run) == rows(resumed.run)
+
+
+def test_clusters_of_an_epoch_are_what_it_trains_on(tiny):
+    """DeepCluster's last layer is new: no momentum of the old one. Nor has its epoch the order of the clusters before,
+    which a warm-up may have asked for."""
+    trainer = Trainer(small(tiny, "deepcluster"), Reporter(), lambda: False)
+    trainer.images = trainer.train_set.images
+    with ExitStack() as trainer.until_done:
+        trainer._build_step(trainer.runtime)
+        trainer.views.first(0)
+        optimizer, method = trainer.step.optimizer, trainer.method
+        for momentum in optimizer.velocity.values():
+            momentum.fill_(1.0)
+        trainer._before_epoch()
+        assert {name for name, held in optimizer.state().items() if not held.any()} == {
+            "momentum.method.top.weight", "momentum.method.top.bias",
+        }  # fmt: skip
+        ids = trainer.views.batch(0, 0).ids
+        assert torch.equal(ids, method.order(0)[: len(ids)])

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from aag.augment.counted import keys
 from aag.errors import AAGError
+from aag.pixels import in_range
 
 
 class Augmentation:
@@ -15,15 +16,20 @@ class Augmentation:
     """
 
     def __call__(self, images: Tensor, *, seed: int = 0, key: Tensor | None = None) -> Tensor:
+        expected = "expected images [B, 3, H, W], uint8 or float in [0, 1]"
+        if not isinstance(images, Tensor):
+            raise AAGError(f"{expected}; got {type(images).__name__}")
         if images.ndim != 4 or images.shape[1] != 3 or not (images.dtype == torch.uint8 or images.is_floating_point()):
-            raise AAGError(
-                f"expected images [B, 3, H, W], uint8 or float in [0, 1]; got {images.dtype} {tuple(images.shape)}"
-            )
+            raise AAGError(f"{expected}; got {images.dtype} {tuple(images.shape)}")
+        in_range(images)
         if key is None:
             key = keys(seed, 0, torch.arange(len(images), device=images.device))
-        if key.shape != images.shape[:1]:
-            raise AAGError(f"expected one key for each of {len(images)} images, got {tuple(key.shape)}")
-        return self.views(images, key)
+        if key.shape != images.shape[:1] or key.dtype != torch.int64:
+            raise AAGError(
+                f"expected one int64 key for each of {len(images)} images, got {key.dtype} {tuple(key.shape)}"
+            )
+        with torch.autocast(images.device.type, enabled=False):  # a caller's would round the pixels
+            return self.views(images, key)
 
     def views(self, images: Tensor, key: Tensor) -> Tensor:
         """One of each image, by its key; nothing is checked."""

@@ -89,9 +89,10 @@ def to_rgb(picture: Image.Image) -> Image.Image:
 
 
 def to_8_bits(values: np.ndarray, *, sixteen: bool) -> np.ndarray:
-    """Grey values of more than 8 bits as uint8, by the smallest range that holds them.
+    """Grey values of more than 8 bits as uint8. `sixteen`: of a format whose white is 65535, however dark the picture.
 
-    Such files do not say what their white is: 0..1 (floats), 0..255, 0..65535, and else their own lowest and highest.
+    Others do not say what their white is. The smallest range that holds them counts: 0..1 (floats), 0..255, 0..65535,
+    and else their own lowest and highest.
     """
     grey = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = float(grey.min()), float(grey.max())

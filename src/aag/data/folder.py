@@ -2,10 +2,12 @@
 
 - Children named `train` and `test` (or `val`) are the splits; otherwise the whole folder is the train part.
 - The subfolders of a part are its classes, in sorted order, however deep the files lie below them; a flat folder has
-  no labels. Where pictures lie both loose and in subfolders, the larger group decides: the loose ones are skipped, or
-  nothing is labelled.
+  no labels, nor has one with a single subfolder, which tells nothing apart. Where pictures lie both loose and in
+  subfolders, the larger group decides: the loose ones are skipped, or nothing is labelled.
+- A test part without any picture is none.
 - Pictures are cut to their centre square and resized to 32 pixels unless another size is given.
-- A file that cannot be used is skipped and named with the reason. Hidden files and other kinds of files are ignored.
+- A file that cannot be used is skipped and named with the reason, and so is a photograph of a format that Pillow does
+  not read. Hidden files and other kinds of files are ignored.
 """
 
 import os
@@ -20,6 +22,8 @@ from aag.data.arrays import Part, Parts, chosen, in_threads, spans
 from aag.errors import AAGError
 
 DEFAULT_SIZE = 32
+# Photographs all the same, which their owner would miss.
+_FOREIGN = frozenset({".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".rw2", ".raf"})
 _TEST_NAMES = ("test", "val", "valid", "validation")
 
 
@@ -37,9 +41,17 @@ def read(folder: Path, splits: Collection[str], image_size: int | None = None, l
     size = DEFAULT_SIZE if image_size is None else image_size
     homes = _homes(folder)
     found = {split: _walk(home) for split, home in homes.items()}
-    labelled = {split: _drop_loose(part) for split, part in found.items()}
+    if "test" in found and not found["test"].pictures and not found["test"].skipped:
+        del homes["test"], found["test"]
+    labelled = {split: _in_classes(part) for split, part in found.items()}
     # Both parts speak of the same classes, even where one of them lacks some.
-    names = sorted({_class_of(p) for split, part in found.items() if labelled[split] for p in part.pictures})
+    inside = [p for split, part in found.items() if labelled[split] for p in part.pictures if "/" in p]
+    names = sorted(set(map(_class_of, inside)))
+    if len(names) < 2:
+        names, labelled = [], dict.fromkeys(found, False)
+    for split, part in found.items():
+        if labelled[split]:
+            _drop_loose(part)
     out = {}
     for split, home in homes.items():
         if split in splits:
@@ -96,6 +108,8 @@ def _walk(home: Path) -> _Found:
             found.files += 1
             if _is_picture(child.name):
                 found.pictures.append(relative)
+            elif os.path.splitext(child.name)[1].lower() in _FOREIGN:
+                found.skipped.append(f"{_shown(relative)}: of a format that Pillow does not read; convert it to JPEG")
         waiting += reversed(folders)
     found.pictures.sort()
     return found
@@ -115,21 +129,28 @@ def _class_of(picture: str) -> str:
     return picture.split("/", 1)[0]
 
 
-def _drop_loose(found: _Found) -> bool:
-    """Whether the part has labels; if so, pictures outside every class folder are moved to the skipped ones."""
+def _in_classes(found: _Found) -> bool:
+    """Whether most pictures lie in subfolders."""
+    return 2 * sum("/" in picture for picture in found.pictures) > len(found.pictures)
+
+
+def _drop_loose(found: _Found) -> None:
+    """Moves pictures outside every class folder to the skipped ones."""
     loose = [picture for picture in found.pictures if "/" not in picture]
-    if 2 * len(loose) >= len(found.pictures):
-        return False
     found.skipped += [f"{_shown(picture)}: lies beside the class folders, so it has no class" for picture in loose]
     found.pictures = [picture for picture in found.pictures if "/" in picture]
-    return True
 
 
 def _decode(home: Path, found: _Found, names: list[str] | None, size: int, limit: int | None) -> Part:
     from aag.data.decode import Unusable, decode
 
     pictures = [found.pictures[i] for i in chosen(len(found.pictures), limit)]
-    images = np.empty((len(pictures), size, size, 3), np.uint8)
+    try:
+        # Planes in memory, [N,H,W,3] to look at: as a tensor they need no copy.
+        images = np.empty((len(pictures), 3, size, size), np.uint8).transpose(0, 2, 3, 1)
+    except MemoryError:
+        what = f"{len(pictures):,} images of {size}×{size} pixels"
+        raise AAGError(f"{what} do not fit into memory; take a smaller image size, or fewer images") from None
     reasons: dict[int, str] = {}
 
     def work(span: range) -> None:

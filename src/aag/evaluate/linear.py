@@ -88,18 +88,19 @@ def linear_probe(
     classes, targets = torch.unique(train_labels, return_inverse=True)
 
     generator = torch.Generator().manual_seed(seed)
-    layer = _SoftmaxRegression(train_features, targets, len(classes), batch_size, weight_decay, generator)
-    schedule = adam_schedule(epochs * layer.steps, lr).view(epochs, layer.steps, 2).to(device)
-    correct = torch.empty(epochs, dtype=torch.int64, device=device)  # read at the end: reading waits for the device
-    run_epoch = layer.run_epoch
-    for epoch in range(epochs):
-        layer.order.copy_(torch.randperm(len(targets), generator=generator))
-        layer.schedule.copy_(schedule[epoch])
-        run_epoch()
-        correct[epoch] = (classes[layer.predict(test_features)] == test_labels).sum()
-        if epoch == 0 and epochs > 1:  # after an eager epoch, which has warmed up what a capture must find ready
-            run_epoch = layer.captured()
-    train_correct = int((layer.predict(train_features) == targets).sum())
+    with torch.autocast(device.type, enabled=False):  # a caller's would round the weights
+        layer = _SoftmaxRegression(train_features, targets, len(classes), batch_size, weight_decay, generator)
+        schedule = adam_schedule(epochs * layer.steps, lr).view(epochs, layer.steps, 2).to(device)
+        correct = torch.empty(epochs, dtype=torch.int64, device=device)  # read at the end: reading waits for the device
+        run_epoch = layer.run_epoch
+        for epoch in range(epochs):
+            layer.order.copy_(torch.randperm(len(targets), generator=generator))
+            layer.schedule.copy_(schedule[epoch])
+            run_epoch()
+            correct[epoch] = (classes[layer.predict(test_features)] == test_labels).sum()
+            if epoch == 0 and epochs > 1:  # after an eager epoch, which has warmed up what a capture must find ready
+                run_epoch = layer.captured()
+        train_correct = int((layer.predict(train_features) == targets).sum())
 
     curve = tuple(100 * count / len(test_labels) for count in correct.tolist())
     return LinearResult(

@@ -87,8 +87,9 @@ def _opened(
     runtime = decide(replace(config, device=device, precision=precision).validate())
     # A run may come from another machine, with a folder that is not here.
     trained_on = config.data_root if config.data_root and config.data_root.is_dir() else None
-    pair = data.load_pair(source, root=data_root or trained_on, image_size=config.image_size)
-    return nets.load(run.encoder_file, device=runtime.device), runtime, *pair
+    encoder = nets.load(run.encoder_file, device=runtime.device)
+    pair = data.load_pair(source, root=data_root or trained_on, image_size=encoder.spec.image_size)
+    return encoder, runtime, *pair
 
 
 def _dtype(runtime: Runtime) -> torch.dtype | None:

@@ -32,6 +32,8 @@ def project(
         raise AAGError(f"t-SNE needs at least {FEWEST} images, not {len(points)}")
     if not points.isfinite().all():
         raise AAGError("t-SNE cannot place embeddings that hold NaN or infinity; train again with a lower --lr")
+    if points.shape[1] < 2 or bool((points == points[0]).all()):  # which would end the process
+        raise AAGError("t-SNE needs embeddings of two dimensions or more that are not all the same")
     try:
         from sklearn.manifold import TSNE
     except ImportError as error:

@@ -13,6 +13,7 @@ from aag.nets.heads import head
 from aag.nets.layers import split_norms
 from aag.nets.sobel import sobel
 from aag.nets.spec import EncoderSpec
+from aag.pixels import in_range
 
 
 class Encoder(nn.Module):
@@ -87,7 +88,7 @@ class Encoder(nn.Module):
         with evaluating(self), autocast:
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
-                features[rows], raw = self(_in_range(images[rows].to(device)))
+                features[rows], raw = self(in_range(images[rows].to(device)))
                 embeddings[rows] = F.normalize(raw.float(), dim=1)
         return features, embeddings
 
@@ -107,15 +108,6 @@ class Encoder(nn.Module):
             height, width = images.shape[2:]
             raise AAGError(f"this {self.spec.network} was built for {size}×{size} images; got {height}×{width}")
         return images
-
-
-def _in_range(images: Tensor) -> Tensor:
-    """Catches images in [0, 255] and images normalised already; lets the overshoot of a bicubic resize pass."""
-    if images.is_floating_point():
-        low, high = (value.item() for value in torch.aminmax(images))
-        if not (low >= -0.5 and high <= 1.5):  # also where they are NaN
-            raise AAGError(f"float images must lie in [0, 1]; these span [{low:.3g}, {high:.3g}]")
-    return images
 
 
 @contextmanager

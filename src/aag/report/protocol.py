@@ -10,7 +10,7 @@ from aag.words import duration, either
 
 OPTIMIZERS = {"sgd": "SGD", "lars": "LARS", "adam": "Adam"}
 Row = tuple[Result | None, dict[str, Any]]  # a protocol, and the record that has it
-ASIDE = ("data", "train", "test", "dimensions", "precision", "seed", "augmentation", "vote", "name")
+ASIDE = ("data", "train", "test", "dimensions", "precision", "seed", "augmentation", "vote", "name", "image_size")
 
 
 def training(configs: Iterable[TrainConfig]) -> list[str]:

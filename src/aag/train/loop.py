@@ -187,13 +187,21 @@ class Trainer:
                 "try a lower --lr, --warmup-epochs 10, or --precision fp32, with another --out"
             )
 
+    @property
+    def labels(self) -> tuple[Tensor, Tensor] | None:
+        """Of the training and the test images. None: one of them has none, and there is no kNN."""
+        if self.train_set.labels is None or self.test_set is None or self.test_set.labels is None:
+            return None
+        return self.train_set.labels, self.test_set.labels
+
     def _knn(self) -> None:
         """Weighted kNN of the test images among the un-augmented training images. It steers nothing."""
-        if self.train_set.labels is None or self.test_set is None or self.test_set.labels is None:
+        if self.labels is None:
             return
+        assert self.test_set is not None
         started = time.monotonic()
         embeddings = [self._encode(images)[1] for images in (self.images, self.test_set.images)]
-        labels = [part.to(self.runtime.device) for part in (self.train_set.labels, self.test_set.labels)]
+        labels = [part.to(self.runtime.device) for part in self.labels]
         if not torch.isfinite(embeddings[0]).all():
             raise AAGError("the network's embeddings are not numbers any more; try a lower --lr, with another --out")
         accuracy = knn_accuracy(embeddings[0], labels[0], embeddings[1], labels[1])
@@ -251,8 +259,8 @@ class Trainer:
         state = {
             "config": self.config.identity(), "images": self.train_set.fingerprint(), **vars(self.progress)
         }  # fmt: skip
+        self._save_encoder()  # first: no checkpoint of a finished run may stand beside an older encoder
         checkpoint.save(self.run.checkpoint, tensors, state)
-        self._save_encoder()
         self.saved_at = time.monotonic()
 
     def _save_encoder(self) -> None:

@@ -58,13 +58,14 @@ class Terminal(Reporter):
     def start(self, trainer: "Trainer", reached: int) -> None:
         config, runtime, run, steps = trainer.config, trainer.runtime, trainer.run, trainer.steps
         train_set, test_set = trainer.train_set, trainer.test_set
-        labels = f"{len(train_set.classes)} classes" if train_set.labels is not None else "no labels"
+        count = len(train_set.classes)
+        labels = f"{count} class{'es' * (count != 1)}" if train_set.labels is not None else "no labels"
         test = f" + {len(test_set):,} test" if test_set is not None else ""
         size = train_set.image_size
         self.say(f"data     {train_set.name}: {len(train_set):,} train{test} images, {size}×{size}, {labels}")
         skipped = len(train_set.skipped) + (len(test_set.skipped) if test_set else 0)
         if skipped:
-            self.say(f"         {skipped} files skipped, listed in {run.skipped_file}")
+            self.say(f"         {counted(skipped, 'file')} skipped, listed in {run.skipped_file}")
         tempered = f", τ {config.temperature}" * config.tempered()
         self.say(f"method   {config.method}: {_views(trainer)}, {config.loss_name()}{tempered}")
         width = f" (width {config.width})" if config.width != TrainConfig.width else ""
@@ -76,7 +77,7 @@ class Terminal(Reporter):
         epoch, complete = reached // steps, reached == config.epochs * steps
         after = " (complete)" if complete else f" (going on in epoch {epoch + 1})" if reached else ""
         self.say(f"run      {run.folder}{after}")
-        if train_set.labels is None or test_set is None:
+        if trainer.labels is None:
             self.say("         no labelled test part: trained without kNN")
         if complete:
             return
@@ -128,7 +129,8 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
         if asked or not polled:
             raise KeyboardInterrupt
         asked = True
-        print("\nstopping after this step …", file=sys.stderr)
+        with contextlib.suppress(OSError, RuntimeError):  # nobody reads it any more, or it was being written to
+            print("\nstopping after this step …", file=sys.stderr)
 
     def should_stop() -> bool:
         nonlocal polled

@@ -58,10 +58,10 @@ class Run:
                 import fcntl
 
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except ImportError:  # Windows
-                pass
-            except OSError as error:
+            except BlockingIOError as error:
                 raise AAGError(f"another process is training into {self.folder}; choose another --out") from error
+            except (ImportError, OSError):  # Windows, or a file system without locks
+                pass
             yield
 
     def config(self) -> TrainConfig:
