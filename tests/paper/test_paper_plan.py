@@ -186,10 +186,12 @@ def test_a_run_folder_of_other_settings_is_not_begun(tmp_path):
 
 OTHERS = [
     TrainConfig(recipe="demo"),
-    replace(recipe_config("demo", "sample"), width=4, decay_at=(0.5,), flip=False, warmup_epochs=0, seed=3),
+    replace(recipe_config("demo", "sample"), width=4, schedule="step", decay_at=(0.5,), flip=False, seed=3),
     replace(recipe_config("moco", "cifar10", "moco"), warmup_epochs=None, symmetric=True, precision="fp32"),
     replace(recipe_config("paper", "my photos [old]/a'b.npz"), image_size=64, out=Path("a b"), data_root=Path("c d")),
-    replace(recipe_config("demo", "cifar10", "and"), lr=1e-05, weight_decay=0.0, decay_at=(0.25, 0.5, 0.75)),
+    replace(
+        recipe_config("demo", "cifar10", "and"), lr=1e-05, weight_decay=0.0, decay_at=(0.25, 0.5, 0.75), warmup_epochs=0
+    ),
     replace(recipe_config("paper", "cifar10"), network="vit_tiny_patch16_224", checkpoint_minutes=0.5),
 ]
 
