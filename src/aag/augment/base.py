@@ -11,6 +11,7 @@ from aag.pixels import in_range
 class Augmentation:
     """Images [B, 3, H, W] in, images out: uint8 stays uint8, float in [0, 1] stays float, on the same device.
 
+    Floats are looked at first, since those up to 255 would be clipped; on a GPU that waits for it, where bytes do not.
     Each image has its own draw. It depends on `key` alone, int64 [B] (see `aag.augment.keys`); without one, on
     `seed` and the image's place in the batch.
     """

@@ -39,7 +39,7 @@ def evaluate_encoder(
     train_labels, test_labels = train_set.labels.to(device), test_set.labels.to(device)
     train_features, train_embedding = encoder.encode(train_set.images, dtype=dtype)
     test_features, test_embedding = encoder.encode(test_set.images, dtype=dtype)
-    images = {
+    shared = {
         "precision": "bf16" if dtype == torch.bfloat16 else "fp32",
         "data": train_set.name,
         "train": len(train_set),
@@ -54,7 +54,7 @@ def evaluate_encoder(
     ):
         accuracy = knn_accuracy(train, train_labels, test, test_labels, k=k, temperature=temperature)
         protocol = {**knn_protocol(k=k, temperature=temperature, layer=layer), "dimensions": train.shape[1]}
-        results.append({"name": f"kNN ({layer})", "accuracy": accuracy, "protocol": protocol | images})
+        results.append({"name": f"kNN ({layer})", "accuracy": accuracy, "protocol": protocol | shared})
     if linear:
         probe = linear_probe(train_features, train_labels, test_features, test_labels, epochs=linear_epochs, seed=seed)
         protocol = {**linear_protocol(epochs=linear_epochs, seed=seed), "dimensions": train_features.shape[1]}
@@ -63,6 +63,6 @@ def evaluate_encoder(
             "best_epoch": probe.best_epoch,
             "seconds": round(probe.seconds, 2),
         }
-        row = {"name": "linear (features)", "accuracy": probe.accuracy, "protocol": protocol | images}
+        row = {"name": "linear (features)", "accuracy": probe.accuracy, "protocol": protocol | shared}
         results.append(row | extra)
     return results

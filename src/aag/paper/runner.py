@@ -33,11 +33,15 @@ def reproduce(options: Reproduce, console: "Console") -> int:
     runs = select(options) if options.what else []
     results = Results(options.results)
     stand = {run.name: standing(run, results) for run in runs}
-    told = each(runs, stand, results) if options.what else listing(options, results, console.width)
-    for path, why in results.damaged.items():
+    told = ""
+    if not options.what:
+        told = listing(options, results, console.width)
+    elif options.list:
+        told = each(runs, stand, results)
+    for path, why in results.damaged.items():  # now: looking for projections may have found more
         warn(f"{path} is passed over: {why}")
     if not options.what or options.list:
-        console.print(told, highlight=False, soft_wrap=True)
+        console.print(told or "no runs", highlight=False, soft_wrap=True)
         return 0
     if options.plan:
         plan(runs, stand, results)

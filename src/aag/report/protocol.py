@@ -1,4 +1,4 @@
-"""How numbers were measured, and on what, in words: read from the records themselves."""
+"""In words: how runs are trained, by their settings; how numbers were measured, and on what, by the records."""
 
 import re
 from collections.abc import Callable, Iterable
