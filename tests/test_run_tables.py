@@ -123,24 +123,27 @@ def test_the_readme_has_each_recipe_beside_its_own_number(tmp_path: Path) -> Non
         (run("aag", network="alexnet"), 74.0),
         (run("aag", loss="nt-xent"), 87.0),  # not the recipe's own
         (run("aag", epochs=100), 86.0),
+        (run("aag", epochs=1000), 91.0),  # Table 2's
         (recipe_config("demo", "sample", "moco"), 30.0),
         (run("amdim"), None),
         (run("amdim", epochs=100), 50.0),  # does not stand in for the whole run's
     )
     rows = [row.split(" | ") for row in run_tables.results_table(found).splitlines()[2:]]
-    assert [row[:3] for row in rows] == [
-        ["| cifar10", "resnet18", "`paper`"],
-        ["| cifar10", "resnet18", "`simclr`"],
-        ["| cifar10", "alexnet", "`paper`"],
-        ["| cifar10", "amdim", "`amdim`"],
-        ["| sample", "resnet18", "`demo`, `--method moco`"],
+    assert [row[:4] for row in rows] == [
+        ["| cifar10", "resnet18", "`paper`", "1000"],
+        ["| cifar10", "resnet18", "`paper`", "200"],
+        ["| cifar10", "resnet18", "`simclr`", "200"],
+        ["| cifar10", "alexnet", "`paper`", "200"],
+        ["| cifar10", "amdim", "`amdim`", "300"],
+        ["| sample", "resnet18", "`demo`, `--method moco`", "9"],
     ]
-    assert [row[4:7] for row in rows[:4]] == [
+    assert [row[4:7] for row in rows[:5]] == [
+        ["**91.00**", "91.2", "81.00"],
         ["**88.50 ± 0.71**", "88.3", "81.00 ± 0.00"],
         ["**80.00**", "82.3", "81.00"],
         ["**74.00**", "74.9", "81.00"],
         ["–", "–", "81.00"],
     ]
-    assert rows[0][9] == (
+    assert rows[1][9] == (
         "[0](results/cifar10-resnet18-paper-seed0.json), [1](results/cifar10-resnet18-paper-seed1.json) |"
     )

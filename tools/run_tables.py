@@ -79,14 +79,15 @@ def all_results() -> Results:
 
 
 def results_table(results: Results | None = None) -> str:
-    """Each method by its own recipe, as in Table 1: a row for each set and network, over all seeds."""
+    """Each method by its own recipe, at its own length or Table 2's: a row for each set and network, over all seeds."""
     results = results or all_results()
-    table = PAPER["table1"]
-    assert isinstance(table, Table)
-    numbers = {cell.config.run_name(): cell.paper for cell in table.cells if cell.config}
+    tables = [table for name in ("table1", "table2") if isinstance(table := PAPER[name], Table)]
+    cells = [cell for table in tables for cell in table.cells if cell.measure == "knn"]
+    numbers = {cell.config.run_name(): cell.paper for cell in cells if cell.config}
     rows = []
     for config in _seedless(current(results)):
-        if config.epochs != config.base().epochs or differing(config, "network"):
+        known = config.epochs == config.base().epochs or config.run_name() in numbers
+        if not known or differing(config, "network"):
             continue
         runs = results.of(config)
         knn, probe = (show(Cell("", "", None, measure, config), results) for measure in ("knn", "linear"))

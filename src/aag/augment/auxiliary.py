@@ -101,7 +101,8 @@ class AuxiliaryAugment(Augmentation):
         flip = u[:, 22] < self.flip
         if self.crop == "resized":
             box = crop_boxes(u[:, :22], height, width, self.scale, self.ratio)
-            return to_bytes(resample(out, box, flip, (height, width)) / 255)
+            # Rounded as it is: a GPU divides by 255 by way of 1/255, and what lies halfway would no longer do so.
+            return resample(out, box, flip, (height, width)).round().to(torch.uint8)
         shift = torch.floor(u[:, :2].double() * (2 * self.pad + 1)) - self.pad
         sign = torch.where(flip, -1.0, 1.0).double()
         zero, one = torch.zeros_like(sign), torch.ones_like(sign)
