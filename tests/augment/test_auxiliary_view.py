@@ -9,6 +9,7 @@ from draws import CHANCE, assert_distributed, blank
 from scipy.stats import chi2_contingency
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from aag.augment import OPS, Augmentation, AutoAugment, AuxiliaryAugment, RandAugment, auxiliary, keys
 
@@ -18,6 +19,18 @@ class Nothing(Augmentation):
 
     def draw(self, images: Tensor, key: Tensor) -> Tensor:
         return images
+
+
+class DividesLikeCuda(TorchDispatchMode):
+    """A tensor over a number, by way of the number's reciprocal, as CUDA has it."""
+
+    divisions = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.div.Tensor and not isinstance(args[1], Tensor):
+            self.divisions += 1
+            return args[0] * args[0].new_tensor(args[1]).reciprocal()
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("policy", [AutoAugment(), RandAugment()], ids=str)
@@ -48,6 +61,16 @@ def test_resized_crop_comes_first_and_is_within_a_level_of_pillows(photographs, 
     assert by_pillow.levels_apart(ours, torch.stack(theirs)) <= 1
     policy = AutoAugment()
     assert torch.equal(AuxiliaryAugment(policy)(photographs[:300], key=key), policy(ours, key=key))
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (3, 2)])
+def test_a_resized_crop_is_rounded_alike_where_division_is_not(photographs, shape):
+    images, key = photographs[:400, :, : shape[0], : shape[1]], keys(0, 0, torch.arange(400))
+    with DividesLikeCuda() as cuda:
+        there = AuxiliaryAugment(Nothing()).draw(images, key)
+    assert cuda.divisions
+    here = AuxiliaryAugment(Nothing()).draw(images, key)
+    assert (here == there).double().mean() > 0.999
 
 
 @pytest.mark.parametrize("crop", ["resized", "padded"])
