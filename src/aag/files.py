@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place and swapped in."""
+"""Files that are whole or not there: written beside their place and swapped in; and where a projection lies."""
 
 import json
 import os
@@ -47,3 +47,8 @@ def write_json(path: Path, content: object) -> None:
     # Between raw newlines only: a JSON string never holds one, so that no string is touched.
     text = re.sub(r"\[\n\s*([^\[\]{}]*?)\n\s*\]", lambda found: "[" + re.sub(r"\n\s*", " ", found[1]) + "]", text)
     write_bytes(path, (text + "\n").encode())
+
+
+def projection_file(records: Path, run: str) -> Path:
+    """Where a run's t-SNE lies, beside the record of the same name."""
+    return records / "tsne" / f"{run}.json"

@@ -11,7 +11,7 @@ from aag.data import ImageSet
 from aag.errors import AAGError
 from aag.evaluate.protocols import evaluate_encoder
 from aag.evaluate.tsne import project
-from aag.files import write_json, writing
+from aag.files import projection_file, write_json, writing
 from aag.nets import Encoder
 from aag.provenance import provenance
 from aag.train.run import Run
@@ -68,7 +68,7 @@ def write_projection(
         raise AAGError(f"{config.data} has no labelled test part, and t-SNE shows its images by class")
     _, embeddings = encoder.encode(test_set.images, dtype=_dtype(runtime))
     projection = project(embeddings, test_set.labels, classes=test_set.classes)
-    path = folder / "tsne" / f"{config.run_name()}.json"
+    path = projection_file(folder, config.run_name())
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_json(

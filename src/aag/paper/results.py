@@ -13,6 +13,7 @@ from typing import Any
 from aag.config import TrainConfig
 from aag.data.known import KNOWN
 from aag.errors import AAGError
+from aag.files import projection_file
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Results:
         return min(paces) * config.epochs * images_of(config.data) if paces else None
 
     def projection_file(self, config: TrainConfig) -> Path:
-        return self.folder / "tsne" / f"{config.run_name()}.json"
+        return projection_file(self.folder, config.run_name())
 
     def projection(self, config: TrainConfig) -> dict[str, Any] | None:
         """The t-SNE of this run: x, y and labels of its images, their classes, and how it was made."""
