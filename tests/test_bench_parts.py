@@ -16,7 +16,7 @@ from aag.bench import augmentation, ceiling, machine, methods, startup, training
 from aag.bench.plan import MEASURED, make_plan
 from aag.bench.rivals import FAMILIES, KINDS, equivalent
 from aag.bench.timing import Timing, interleaved
-from aag.train.runtime import _without_kernels, decide
+from aag.training.runtime import _without_kernels, decide
 
 CPU = torch.device("cpu")
 
@@ -63,20 +63,20 @@ def test_the_usual_way_is_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None
     way = usual._torchvision(plan, config)
 
     def loss(network: torch.nn.Module, views: list[torch.Tensor]) -> torch.Tensor:
-        assert not kernels.usable(views[0])
+        assert not kernels.enabled(views[0])
         return way.loss(network, views)
 
-    assert kernels.usable(torch.zeros(1))
+    assert kernels.enabled(torch.zeros(1))
     assert usual._measure(plan, config, decide(config), replace(way, loss=loss))["steps"] == plan.usual_steps
 
 
 def test_on_a_gpu_views_are_made_by_kernels_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(augmentation, "_ours", lambda *_: kernels.usable(torch.zeros(1)))
-    monkeypatch.setattr(kernels, "reason_against", lambda _: "")
+    monkeypatch.setattr(augmentation, "_ours", lambda *_: kernels.enabled(torch.zeros(1)))
+    monkeypatch.setattr(kernels, "unavailable_reason", lambda _: "")
     plan = make_plan(CPU, quick=True)
     assert augmentation._on_gpu(plan, (), torch.zeros(1)) == {"ours_gpu_kernels": True, "ours_gpu_plain": False}
-    monkeypatch.setattr(kernels, "reason_against", lambda _: "no Triton")
+    monkeypatch.setattr(kernels, "unavailable_reason", lambda _: "no Triton")
     assert augmentation._on_gpu(plan, (), torch.zeros(1)) == {"ours_gpu_plain": False}
 
 

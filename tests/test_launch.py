@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from aag import kernels
-from aag.kernels import launch, rehearsal, rehearsing
+from aag.kernels import dry_run, in_dry_run, launch
 
 
 class Kernel:
@@ -26,7 +26,7 @@ class Kernel:
     def warmup(self, *arguments: Any, grid: tuple[int, ...], **settings: Any) -> Any:
         if self.error:
             raise self.error
-        assert not rehearsing()
+        assert not in_dry_run()
         self.compiled.append((grid, arguments, settings))
         return self
 
@@ -52,17 +52,17 @@ def test_a_launch_is_one():
         ((2, 3), (7, "x"), {"BLOCK": 16, "num_warps": 4, "enable_fp_fusion": True}),
         ((1,), (), {"enable_fp_fusion": False}),
     ]
-    assert not rehearsing()
+    assert not in_dry_run()
 
 
 def test_a_rehearsal_launches_nothing_and_compiles_at_its_end(devices):
     first, second = Kernel(), Kernel()
-    with rehearsal():
-        assert rehearsing()
+    with dry_run():
+        assert in_dry_run()
         launch(first, (1,), torch.zeros(4), 32, BLOCK=16)
         launch(second, (5,), 0.5)
         assert not first.compiled
-    assert not rehearsing()
+    assert not in_dry_run()
     assert not first.launched
     assert not second.launched
     assert [(grid, arguments[1], settings) for grid, arguments, settings in first.compiled] == [
@@ -77,7 +77,7 @@ def test_a_rehearsal_launches_nothing_and_compiles_at_its_end(devices):
 
 def test_launches_from_other_threads_are_rehearsed_too(devices):
     kernel = Kernel()
-    with rehearsal():
+    with dry_run():
         thread = threading.Thread(target=launch, args=(kernel, (1,), 5))  # as backward has one of its own
         thread.start()
         thread.join()
@@ -119,7 +119,7 @@ def test_other_settings_are_another_variant(devices):
 
 def _compiled(*calls: tuple[Any, ...], settings: tuple[dict[str, Any], ...] = ({}, {})) -> int:
     kernel = Kernel()
-    with rehearsal():
+    with dry_run():
         for arguments, given in zip(calls, settings, strict=True):
             launch(kernel, (1,), *arguments, **given)
     return len(kernel.compiled)
@@ -127,29 +127,29 @@ def _compiled(*calls: tuple[Any, ...], settings: tuple[dict[str, Any], ...] = ({
 
 def test_a_kernel_that_does_not_compile_is_told(devices):
     def fails() -> None:
-        with rehearsal():
+        with dry_run():
             launch(Kernel(ValueError("out of shared memory")), (1,))
 
     with pytest.raises(ValueError, match="out of shared memory"):
         fails()
-    assert not rehearsing()
+    assert not in_dry_run()
 
 
 def test_what_fails_inside_is_told_and_nothing_compiled(devices):
     kernel = Kernel()
 
     def fails() -> None:
-        with rehearsal():
+        with dry_run():
             launch(kernel, (1,))
             raise ValueError("inside")
 
     with pytest.raises(ValueError, match="inside"):
         fails()
-    assert not rehearsing()
+    assert not in_dry_run()
     assert not kernel.compiled
 
 
 def test_a_rehearsal_of_nothing_needs_no_gpu(monkeypatch):
     monkeypatch.setattr(kernels, "torch", SimpleNamespace())  # would fail if asked for a device
-    with rehearsal():
+    with dry_run():
         pass

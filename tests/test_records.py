@@ -11,7 +11,7 @@ from aag.config import TrainConfig, recipe_config
 from aag.files import write_json
 from aag.provenance import provenance
 from aag.records import make_record, write_record
-from aag.train import Run
+from aag.training import Run
 
 EVALUATION = [{"name": "kNN (embedding)", "accuracy": 41.23, "protocol": {"evaluation": "knn", "k": 200}}]
 

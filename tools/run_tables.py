@@ -14,7 +14,7 @@ from aag.paper.plan import options
 from aag.paper.results import images_of
 from aag.report.cells import show
 from aag.report.markdown import grid
-from aag.words import duration
+from aag.text import duration
 
 ROOT = Path(__file__).parent.parent
 NONE = "–"

@@ -13,7 +13,7 @@ from aag.config import TrainConfig, recipe_config
 from aag.data.known import KNOWN
 from aag.errors import AAGError, unknown
 from aag.recipes import RECIPES
-from aag.words import duration
+from aag.text import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -152,8 +152,8 @@ def _train(arguments: list[str]) -> int:
     config = train_config(arguments)
     console = _console()
 
-    from aag.train import train
-    from aag.train.reporter import Terminal, stop_signals
+    from aag.training import train
+    from aag.training.reporter import Terminal, stop_signals
 
     with stop_signals() as should_stop, Terminal(console) as terminal:
         result = train(config, terminal, should_stop)
@@ -206,7 +206,7 @@ def _evaluate(arguments: list[str]) -> int:
     options = _parse(Evaluate, "evaluate", arguments)
     if options.data is not None:
         options = replace(options, data=_tidy(options.data))
-    from aag.train import Run
+    from aag.training import Run
 
     run = Run.open(options.run)
     config = run.config()

@@ -4,13 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aag.augment.counted import keys, uniforms
 from aag.errors import AAGError
+from aag.rng import Stream, keys, uniforms
 
 CHUNK = 2**24  # numbers in a block of distances: 64 MB of float32
 FLOOR = 1e-12  # of the largest variance; what lies below is the rounding of float32 features
 NUDGE = 1 / 1024  # how far apart the halves of a split centroid are put, as a share of its coordinates
-CENTROIDS, SPLITS = -2, -5  # in the place of a view's number: draws of their own
 
 
 def whiten(features: Tensor, dims: int = 256) -> Tensor:
@@ -45,10 +44,10 @@ def kmeans(x: Tensor, k: int, *, iterations: int = 20, seed: int = 0, epoch: int
     """
     if not 1 <= k <= len(x):
         raise AAGError(f"k-means of {len(x)} points needs between 1 and {len(x)} clusters, not {k}")
-    draws = keys(seed, epoch, torch.arange(len(x), device=x.device), CENTROIDS)
+    draws = keys(seed, epoch, torch.arange(len(x), device=x.device), Stream.KMEANS_INIT)
     centroids = x[torch.sort(draws, stable=True).indices[:k]]
     clusters = torch.arange(k, device=x.device)
-    signs = torch.where(uniforms(keys(seed, epoch, clusters, SPLITS), x.shape[1]) < 0.5, 1, -1)  # [k, d]
+    signs = torch.where(uniforms(keys(seed, epoch, clusters, Stream.KMEANS_SPLIT), x.shape[1]) < 0.5, 1, -1)  # [k, d]
     for _ in range(iterations):
         sums, counts = _sums(x, nearest(x, centroids), k)
         centroids = _split(sums / counts.clamp_min(1)[:, None], counts, signs)

@@ -7,8 +7,8 @@ from typing import Any
 
 from aag.errors import AAGError
 from aag.files import write_json, writing
-from aag.train.result import summarise
-from aag.train.run import Run
+from aag.training.result import summarise
+from aag.training.run import Run
 
 
 def make_record(run: Run) -> dict[str, Any]:

@@ -8,16 +8,16 @@ from torch import Tensor
 from aag import kernels
 from aag.augment import OPS, Augmentation, AutoAugment, AuxiliaryAugment, BasicAugment, RandAugment, keys
 from aag.augment.colour import ORDERS
-from aag.augment.counted import uniforms
 from aag.augment.geometry import crop_boxes
 from aag.augment.ops import apply_each
+from aag.rng import uniforms
 
 FEW = 1e-3  # share of bytes that a float's last bits may round to the neighbouring level
 
 
 def by_both(work) -> tuple[Tensor, Tensor]:
     """`work()` by kernels and by torch."""
-    assert kernels.usable(torch.zeros(1))
+    assert kernels.enabled(torch.zeros(1))
     ours = work()
     with kernels.disabled():
         return ours, work()

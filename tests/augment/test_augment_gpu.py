@@ -62,7 +62,7 @@ def way(request) -> Iterator[str]:
             yield "torch"
     else:
         pytest.importorskip("triton")
-        assert kernels.usable(torch.zeros(1, device="cuda"))
+        assert kernels.enabled(torch.zeros(1, device="cuda"))
         yield "kernels"
 
 

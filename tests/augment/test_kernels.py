@@ -22,24 +22,24 @@ def test_triton_is_imported_by_the_first_kernel_alone():
 
 def test_a_cpu_does_without_kernels(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert not kernels.usable(torch.zeros(1))
+    assert not kernels.enabled(torch.zeros(1))
 
 
 def test_kernels_can_be_disabled_for_a_while(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert kernels.usable(torch.zeros(1))
+    assert kernels.enabled(torch.zeros(1))
     with kernels.disabled():
-        assert not kernels.usable(torch.zeros(1))
+        assert not kernels.enabled(torch.zeros(1))
         with kernels.disabled():
             pass
-        assert not kernels.usable(torch.zeros(1))
-    assert kernels.usable(torch.zeros(1))
-    assert not kernels.usable(torch.zeros(1, device="meta"))
+        assert not kernels.enabled(torch.zeros(1))
+    assert kernels.enabled(torch.zeros(1))
+    assert not kernels.enabled(torch.zeros(1, device="meta"))
 
 
 def test_where_kernels_fail_torch_does_the_work_and_says_so():
     with pytest.warns(UserWarning, match="without Triton kernels"):
-        assert kernels.reason_against.__wrapped__(torch.device("meta"))
+        assert kernels.unavailable_reason.__wrapped__(torch.device("meta"))
 
 
 # --- interpreted -----------------------------------------------------------------------------------------------------
@@ -60,18 +60,23 @@ OUTPUTS = {"fold_keys": "*i64", "draw_views": "*fp32", "pick_steps": "*i32"}
 SIDES = ("height", "width", "rows", "columns")
 
 VARIANTS = {
-    "fold_keys": ("draws", {"BLOCK": 64}, 16, "u8"),
-    "draw_views": ("draws", {"BLOCK": 16}, 16, "u8"),
-    "pick_steps": ("draws", {"BLOCK": 64}, 16, "u8"),
-    "crop_resized": ("crop", {"TILE": 1024}, 16, "u8"),
-    "crop_resized of 1×1": ("crop", {"TILE": 1024}, 1, "u8"),
-    "crop_padded": ("crop", {"TILE": 1024}, 16, "u8"),
-    "operate_each": ("operate", {"TILE": 1024}, 16, "u8"),
-    "operate_each of odd sizes": ("operate", {"TILE": 1024}, None, "u8"),
-    "operate_each of 1×1": ("operate", {"TILE": 1024}, 1, "u8"),
-    "basic_view": ("view", {"TWO": True, "ONE": True, "TILE": 1024}, 16, "u8"),
-    "basic_view of large floats": ("view", {"TWO": False, "ONE": False, "TILE": 1024}, None, "fp32"),
-    "basic_view of 1×1": ("view", {"TWO": True, "ONE": True, "TILE": 1024}, 1, "fp16"),
+    "fold_keys": ("aag.kernels.rng", {"BLOCK": 64}, 16, "u8"),
+    "draw_views": ("aag.augment.kernels.draws", {"BLOCK": 16}, 16, "u8"),
+    "pick_steps": ("aag.augment.kernels.draws", {"BLOCK": 64}, 16, "u8"),
+    "crop_resized": ("aag.augment.kernels.crop", {"TILE": 1024}, 16, "u8"),
+    "crop_resized of 1×1": ("aag.augment.kernels.crop", {"TILE": 1024}, 1, "u8"),
+    "crop_padded": ("aag.augment.kernels.crop", {"TILE": 1024}, 16, "u8"),
+    "operate_each": ("aag.augment.kernels.operate", {"TILE": 1024}, 16, "u8"),
+    "operate_each of odd sizes": ("aag.augment.kernels.operate", {"TILE": 1024}, None, "u8"),
+    "operate_each of 1×1": ("aag.augment.kernels.operate", {"TILE": 1024}, 1, "u8"),
+    "basic_view": ("aag.augment.kernels.view", {"TWO": True, "ONE": True, "TILE": 1024}, 16, "u8"),
+    "basic_view of large floats": (
+        "aag.augment.kernels.view",
+        {"TWO": False, "ONE": False, "TILE": 1024},
+        None,
+        "fp32",
+    ),
+    "basic_view of 1×1": ("aag.augment.kernels.view", {"TWO": True, "ONE": True, "TILE": 1024}, 1, "fp16"),
 }
 
 
@@ -81,13 +86,13 @@ def test_kernel_compiles_and_rounds_as_torch(variant):
     pytest.importorskip("triton")
     module, constants, side, dtype = VARIANTS[variant]
     name = variant.split()[0]
-    kernel = getattr(import_module(f"aag.augment.kernels.{module}"), name)
+    kernel = getattr(import_module(module), name)
     types = dict.fromkeys(kernel.arg_names, "i32") | POINTERS
     types |= {"images": f"*{dtype}", "out": OUTPUTS.get(name, f"*{dtype}")}
     if side == 1:
         constants = constants | {argument: 1 for argument in kernel.arg_names if argument in SIDES}
     aligned = {"images", "out", "work", *(SIDES if side else ())}
-    warps = {"draws": 4}.get(module, 8)
+    warps = 4 if module.endswith(("draws", "rng")) else 8
     ptx = compiled(kernel, types, constants, aligned, num_warps=warps, enable_fp_fusion=False)["ptx"]
     assert "div.full" not in ptx
     assert "div.approx" not in ptx

@@ -11,7 +11,7 @@ from commands import Ran, aag_
 from aag.config import TrainConfig, recipe_config
 from aag.paper import PAPER, Cell, Figure, Table
 from aag.paper.experiments import Series
-from aag.train import Run
+from aag.training import Run
 
 RESULTS, RUNS = Path("results"), Path("runs")
 

@@ -15,7 +15,7 @@ from PIL import Image
 import aag
 from aag.cli import main
 from aag.config import TrainConfig
-from aag.train import Run
+from aag.training import Run
 
 # --- training and evaluating ------------------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from commands import QUICK, aag_
 
 import aag
 from aag.cli import main
-from aag.train import Run, checkpoint
-from aag.train.reporter import Terminal
+from aag.training import Run, checkpoint
+from aag.training.reporter import Terminal
 
 # --- stopping and going on --------------------------------------------------------------------------------------------
 

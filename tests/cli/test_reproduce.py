@@ -16,8 +16,8 @@ from small_paper import RESULTS, RUNS, config, counts, installed, recorded, repr
 
 import aag
 from aag.paper import Cell, Table
-from aag.train import Run
-from aag.train.reporter import Terminal
+from aag.training import Run
+from aag.training.reporter import Terminal
 
 paper = pytest.fixture(installed)
 
@@ -79,9 +79,9 @@ def test_a_run_that_fails_is_told_in_one_line_and_the_others_go_on(paper, npz):
 
 @pytest.mark.usefixtures("paper")
 def test_an_unforeseen_error_of_one_run_is_told_in_full_and_the_others_go_on(monkeypatch):
-    import aag.train
+    import aag.training
 
-    real, calls = aag.train.train, []
+    real, calls = aag.training.train, []
 
     def failing_once(*arguments: object) -> object:
         calls.append(arguments)
@@ -89,7 +89,7 @@ def test_an_unforeseen_error_of_one_run_is_told_in_full_and_the_others_go_on(mon
             raise RuntimeError("cuDNN error")
         return real(*arguments)
 
-    monkeypatch.setattr(aag.train, "train", failing_once)
+    monkeypatch.setattr(aag.training, "train", failing_once)
     ran = reproduce("table1", "--column", "low")
     assert ran.code == 2
     assert "Traceback" in ran.err

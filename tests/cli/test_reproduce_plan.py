@@ -14,7 +14,7 @@ from small_paper import RESULTS, RUNS, config, counts, installed, recorded, repr
 
 from aag.cli import main
 from aag.paper import PAPER
-from aag.train import Run
+from aag.training import Run
 
 paper = pytest.fixture(installed)
 

@@ -23,9 +23,9 @@ from aag.nets import fused as fused_module
 from aag.nets.alexnet import AlexNet
 from aag.nets.fused import Fused
 from aag.nets.heads import linear_head, mlp_head
-from aag.nets.layers import split_norms
+from aag.nets.layers import use_ghost_batch_norm
 from aag.nets.resnet import BasicBlock, Bottleneck, ResNet
-from aag.optimizers import LARS, SGD, Optimizer
+from aag.training.optimizers import LARS, SGD, Optimizer
 
 NETWORKS: dict[str, tuple[Callable[[], AlexNet | ResNet], int, int]] = {  # backbone, size and number of images
     "resnet18 of 16": (lambda: ResNet(BasicBlock, (2, 2, 2, 2), 16), 16, 4),
@@ -46,7 +46,7 @@ def network(name: str, photographs: Tensor, lots: int = 0, lot: int = 0) -> tupl
     encoder.head = (mlp_head if name == "bottlenecks" else linear_head)(backbone.feature_dim, 24)
     as_if_trained(encoder)
     if lots:
-        split_norms(encoder, lot)
+        use_ghost_batch_norm(encoder, lot)
         count = lots * lot
     return encoder.to(memory_format=torch.channels_last), photographs[:count, :, 3 : 3 + size, 7 : 7 + size]
 
@@ -193,7 +193,7 @@ def optimizer_of(encoder: Encoder, rule: str = "sgd") -> Optimizer:
         optimizer, lr, size = LARS(weights, MOMENTUM, DECAY), 0.1, 1e-4
     else:
         optimizer, lr, size = SGD(weights, MOMENTUM, DECAY, nesterov=rule == "nesterov"), 0.003, 1.0
-    assert optimizer.rule == rule
+    assert optimizer.fused_rule == rule
     optimizer.lr.fill_(lr)
     random = torch.Generator().manual_seed(4)
     for velocity in optimizer.velocity.values():
@@ -271,7 +271,7 @@ def test_learning_can_be_left_out(photographs, name):
 
 def compared(work, reference, *given: Tensor, **tolerance: float) -> None:
     """Results, and gradients with respect to what was given."""
-    assert kernels.usable(given[0])
+    assert kernels.enabled(given[0])
     found = []
     for way in (work, reference):
         inputs = [value.detach().clone().requires_grad_() for value in given]

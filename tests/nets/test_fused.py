@@ -22,7 +22,7 @@ from aag.kernels.pool import max_pool, mean_pool
 from aag.kernels.turn import turn
 from aag.nets.fused import Fused
 from aag.nets.products import FEW, shared
-from aag.optimizers import LARS, SGD
+from aag.training.optimizers import LARS, SGD
 
 INTERPRETED = Path(__file__).with_name("interpreted_fused.py")
 
@@ -87,7 +87,7 @@ def launches() -> tuple[partial, ...]:
     """What training in bf16 launches, each variant once, taken down where tensors have no memory."""
     with pytest.MonkeyPatch.context() as patch:
         noted: dict[Any, partial] = {}
-        patch.setattr(kernels, "_rehearsed", noted)
+        patch.setattr(kernels, "_dry_run_launches", noted)
         for spec, rule in _trained():
             encoder = build(spec).to("meta", memory_format=torch.channels_last)
             weights = dict(encoder.named_parameters())

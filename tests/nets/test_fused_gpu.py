@@ -14,8 +14,8 @@ from aag import kernels
 from aag.augment import BasicAugment
 from aag.methods.aag import AAG
 from aag.nets import Encoder, EncoderSpec, build
-from aag.optimizers import LARS, SGD, Optimizer
-from aag.train.graph import copies_for_sets
+from aag.training.graph import copies_for_sets
+from aag.training.optimizers import LARS, SGD, Optimizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from aag import AAGError
 from aag.nets import EncoderSpec, build, load, save
-from aag.nets.layers import SplitNorm, split_norms
+from aag.nets.layers import GhostBatchNorm, use_ghost_batch_norm
 
 
 @pytest.mark.parametrize(("kind", "shape"), [(nn.BatchNorm2d, (12, 5, 3, 4)), (nn.BatchNorm1d, (12, 5))])
@@ -18,7 +18,7 @@ def test_each_lot_has_a_norm_of_its_own(kind, shape):
     nn.init.uniform_(plain.weight)
     nn.init.uniform_(plain.bias)
     split = copy.deepcopy(plain)
-    split_norms(split, 4)
+    use_ghost_batch_norm(split, 4)
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
     lots = [copy.deepcopy(plain) for _ in range(3)]
     expected = torch.cat([norm(lot) for norm, lot in zip(lots, theirs.chunk(3), strict=True)])
@@ -39,7 +39,7 @@ def test_each_lot_has_a_norm_of_its_own(kind, shape):
 
 def test_a_pass_that_cannot_be_divided_is_told():
     norm = nn.BatchNorm1d(3)
-    split_norms(norm, 4)
+    use_ghost_batch_norm(norm, 4)
     with pytest.raises(AAGError, match="a pass of 10 images cannot be divided into lots of 4"):
         norm(torch.zeros(10, 3))
 
@@ -52,7 +52,7 @@ def test_an_encoder_of_split_norms_treats_lots_apart():
     torch.testing.assert_close(split(images)[1], lots, rtol=1e-3, atol=1e-4)
     norms = [part for part in split.modules() if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d)]
     assert norms
-    assert all(isinstance(norm, SplitNorm) for norm in norms)
+    assert all(isinstance(norm, GhostBatchNorm) for norm in norms)
     assert split.state_dict().keys() == plain.state_dict().keys()
 
 

@@ -167,7 +167,7 @@ def test_shards_are_about_as_much_work(what, count):
 
 
 def test_a_run_folder_of_other_settings_is_not_begun(tmp_path):
-    from aag.train import Run
+    from aag.training import Run
 
     (run,) = runs("table6", runs=tmp_path)
     results = Results(tmp_path / "none")

@@ -3,9 +3,9 @@
 from aag.augment.auxiliary import AutoAugment, AuxiliaryAugment, RandAugment
 from aag.augment.base import Augmentation
 from aag.augment.basic import BasicAugment
-from aag.augment.counted import keys, permutation, uniforms
 from aag.augment.ops import OPS, apply_op
 from aag.augment.policies import POLICIES
+from aag.rng import keys, permutation, uniforms
 
 __all__ = [
     "OPS",

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from aag import kernels
 from aag.augment.base import Augmentation, like, to_bytes
-from aag.augment.counted import uniforms
 from aag.augment.geometry import affine, crop_boxes, resample
 from aag.augment.ops import OPS, apply_each
 from aag.augment.ops import steps as ops_steps
 from aag.augment.policies import POLICIES, Step
 from aag.errors import AAGError, unknown
+from aag.rng import uniforms
 
 Steps = tuple[tuple[tuple[int, float, float, float], ...], ...]  # [choices, cells] of (op, chance, centre, spread)
 MakeSteps = Callable[[Any, Sequence[int]], Steps]  # from a policy's description and (height, width)
@@ -34,7 +34,7 @@ class AutoAugment(Augmentation):
 
     def draw(self, images: Tensor, key: Tensor) -> Tensor:
         policy = POLICIES[self.policy]
-        if kernels.usable(images):
+        if kernels.enabled(images):
             return _by_kernels(images, key, _auto_steps, policy, places=2, choice=0, gate=1, sign=3)
         u = uniforms(key, 5)
         steps = _auto_steps(policy, images.shape[2:])
@@ -62,7 +62,7 @@ class RandAugment(Augmentation):
 
     def draw(self, images: Tensor, key: Tensor) -> Tensor:
         share = self.magnitude / (self.bins - 1) if self.magnitude else 0.0
-        if kernels.usable(images):
+        if kernels.enabled(images):
             return _by_kernels(images, key, _rand_steps, share, places=self.n, choice=1, gate=0, sign=self.n)
         u = uniforms(key, 2 * self.n)
         steps = _rand_steps(share, images.shape[2:])
@@ -92,7 +92,7 @@ class AuxiliaryAugment(Augmentation):
         out = to_bytes(images)
         if self.crop != "none":
             # The policy's slots start at 0, so the crop's are taken from behind them.
-            out = self._kernel_cropped(out, key) if kernels.usable(out) else self._cropped(out, key)
+            out = self._kernel_cropped(out, key) if kernels.enabled(out) else self._cropped(out, key)
         return like(self.policy.draw(out, key), images.dtype)
 
     def _cropped(self, out: Tensor, key: Tensor) -> Tensor:

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from aag.augment.counted import keys
 from aag.errors import AAGError
 from aag.pixels import in_range
+from aag.rng import keys
 
 
 class Augmentation:

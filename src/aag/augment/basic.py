@@ -9,11 +9,11 @@ from torch import Tensor
 from aag import kernels
 from aag.augment.base import Augmentation, like
 from aag.augment.colour import ORDERS, blur, grayscale, jitter
-from aag.augment.counted import uniforms
 from aag.augment.geometry import crop_boxes, resample
 from aag.augment.parts import by_parts
 from aag.augment.select import apply_where
 from aag.errors import AAGError, unknown
+from aag.rng import uniforms
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class BasicAugment(Augmentation):
     def draw(self, images: Tensor, key: Tensor) -> Tensor:
         height, width = images.shape[2:]
         size = (self.size or height, self.size or width)
-        if kernels.usable(images):
+        if kernels.enabled(images):
             from aag.augment.kernels.view import basic
 
             return basic(images, self.kernel_draws(key, height, width), size, self.blur_kernel * (self.blur > 0))

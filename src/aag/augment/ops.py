@@ -42,7 +42,7 @@ def apply_op(name: str, images: Tensor, magnitude: float | Tensor | None = None)
 
 def apply_each(op: Tensor, images: Tensor, magnitude: Tensor) -> Tensor:
     """To each image its own operation, an index [B] into OPS, with its own magnitude float64 [B]."""
-    if kernels.usable(images):
+    if kernels.enabled(images):
         from aag.augment.kernels.operate import operate
 
         own = torch.arange(len(images), dtype=torch.int32, device=images.device)

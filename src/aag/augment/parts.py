@@ -25,7 +25,7 @@ LEAST, MOST = 32, 256  # images of a part: enough to be worth a call, few enough
 def by_parts(draw: Callable[[Tensor, Tensor], Tensor], images: Tensor, key: Tensor) -> Tensor:
     """draw(images, key)."""
     threads, n = torch.get_num_threads(), len(images)
-    whole = threads == 1 or n < 2 * LEAST or torch.compiler.is_compiling() or kernels.usable(images)
+    whole = threads == 1 or n < 2 * LEAST or torch.compiler.is_compiling() or kernels.enabled(images)
     if whole or images.device.type != "cpu":
         return draw(images, key)
     size = min(MOST, max(LEAST, -(-n // threads)))

@@ -12,7 +12,7 @@ from aag.bench.plan import Plan
 from aag.bench.rivals import FAMILIES, KINDS, Torchvision
 from aag.bench.timing import CPU, Timing, measure
 from aag.methods import Method
-from aag.train.views import Views
+from aag.training.views import Views
 
 BATCH = 128
 GPU_PASSES = 10  # over the images in one timing: a single pass is a millisecond
@@ -51,7 +51,7 @@ def run(plan: Plan) -> dict[str, Any]:
 def _on_gpu(plan: Plan, families: tuple[Augmentation, ...], images: Tensor) -> dict[str, Any]:
     """By kernels, where they run, and in plain PyTorch."""
     found = {}
-    if not kernels.reason_against(plan.device):
+    if not kernels.unavailable_reason(plan.device):
         found["ours_gpu_kernels"] = _ours(plan, families, images, plan.device)
     with kernels.disabled():
         found["ours_gpu_plain"] = _ours(plan, families, images, plan.device)

@@ -17,10 +17,10 @@ def main() -> None:
     from rich.console import Console
 
     from aag.bench.timing import wait
-    from aag.train import train
-    from aag.train.loop import Trainer
-    from aag.train.reporter import Terminal
-    from aag.train.runtime import Runtime
+    from aag.training import train
+    from aag.training.loop import Trainer
+    from aag.training.reporter import Terminal
+    from aag.training.runtime import Runtime
 
     class Watch(Terminal):
         warm_up_seconds = 0.0

@@ -19,7 +19,7 @@ from aag.bench.tables import tables
 from aag.config import TrainConfig
 from aag.errors import AAGError, unknown
 from aag.files import write_json, writing
-from aag.train.runtime import decide
+from aag.training.runtime import decide
 
 FORMAT = 2  # of the record
 

@@ -18,11 +18,11 @@ from aag.bench.plan import Plan
 from aag.bench.startup import compile_cache
 from aag.bench.timing import fresh_memory, interleaved, measure, once, peak_memory, wait
 from aag.config import TrainConfig
-from aag.train.loop import encoder_spec
-from aag.train.runtime import Runtime, decide
-from aag.train.schedule import learning_rate
-from aag.train.step import Step
-from aag.train.views import Views
+from aag.training.loop import encoder_spec
+from aag.training.runtime import Runtime, decide
+from aag.training.schedule import learning_rate
+from aag.training.step import Step
+from aag.training.views import Views
 
 CALLS = 20  # in one timing of a stage, on a GPU; on a CPU a few will do
 STAGES = ("loader", "augmentation", "forward", "backward", "optimiser")

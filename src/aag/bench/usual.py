@@ -26,8 +26,8 @@ from aag.bench.plan import Plan
 from aag.bench.rivals import equivalent
 from aag.bench.timing import Timing, fresh_memory, once, peak_memory
 from aag.config import TrainConfig
-from aag.train.loop import encoder_spec
-from aag.train.runtime import Runtime, decide
+from aag.training.loop import encoder_spec
+from aag.training.runtime import Runtime, decide
 
 PREFETCH = 2  # batches a worker has ready: DataLoader's default
 WINDOWS = 4  # parts of a measurement, to see how far they differ

@@ -14,8 +14,8 @@ from aag.evaluate.tsne import project
 from aag.files import projection_file, write_json, writing
 from aag.nets import Encoder
 from aag.provenance import provenance
-from aag.train.run import Run
-from aag.train.runtime import Runtime, decide
+from aag.training.run import Run
+from aag.training.runtime import Runtime, decide
 
 
 @dataclass(frozen=True)

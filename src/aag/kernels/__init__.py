@@ -1,8 +1,8 @@
 """Triton kernels for what training computes between the library's convolutions, and when they are used.
 
 Each has a plain PyTorch counterpart, which is its reference in the tests and runs wherever kernels cannot:
-norm, patches, pool and turn: `aag.nets`; contrast: `aag.losses`; steps: `aag.optimizers`. Those of the augmentations
-are in `aag.augment.kernels`. Triton itself is imported with the first kernel.
+norm, patches, pool and turn: `aag.nets`; contrast: `aag.losses`; steps: `aag.training.optimizers`; rng: `aag.rng`.
+Those of the augmentations are in `aag.augment.kernels`. Triton itself is imported with the first kernel.
 """
 
 import os
@@ -19,16 +19,16 @@ from torch import Tensor
 
 _ALLOWED = ContextVar("kernels", default=True)
 _NOWHERE = torch.empty(0)
-_rehearsed: dict[Any, Callable[[], Any]] | None = None  # for all threads: backward has one of its own
+_dry_run_launches: dict[Any, Callable[[], Any]] | None = None  # for all threads: backward has one of its own
 
 
-def usable(tensor: Tensor) -> bool:
+def enabled(tensor: Tensor) -> bool:
     """Whether kernels can work on this tensor: on a GPU with Triton, or on a CPU by Triton's interpreter."""
     if torch.compiler.is_compiling() or not _ALLOWED.get():
         return False
     if not tensor.is_cuda:
         return tensor.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    return not reason_against(tensor.device)
+    return not unavailable_reason(tensor.device)
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def disabled() -> Iterator[None]:
 
 
 @cache
-def reason_against(device: torch.device) -> str:
+def unavailable_reason(device: torch.device) -> str:
     """Tries a small kernel: Triton, a C compiler or Python's headers may be missing, or the GPU too old."""
     try:
         from aag.kernels.trial import trial
@@ -56,33 +56,33 @@ def reason_against(device: torch.device) -> str:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
-    """kernel[grid](*arguments, **settings), or a note of it in a rehearsal; nothing for an empty grid.
+    """kernel[grid](*arguments, **settings), or a note of it in a dry_run; nothing for an empty grid.
 
     a · b + c may be rounded once, unless `enable_fp_fusion=False`; Triton's own default depends on its version.
     """
     if 0 in grid:
         return
     settings.setdefault("enable_fp_fusion", True)
-    if _rehearsed is None:
+    if _dry_run_launches is None:
         with torch.cuda.device_of(next((value for value in arguments if isinstance(value, Tensor)), _NOWHERE)):
             kernel[grid](*arguments, **settings)
     else:
         variant = (kernel, *map(_kind, arguments), *settings.items())
-        _rehearsed.setdefault(variant, partial(kernel.warmup, *arguments, grid=grid, **settings))
+        _dry_run_launches.setdefault(variant, partial(kernel.warmup, *arguments, grid=grid, **settings))
 
 
 @contextmanager
-def rehearsal() -> Iterator[None]:
+def dry_run() -> Iterator[None]:
     """Launches nothing inside, and at its end compiles all that would have been, on all cores at once.
 
     One after the other, in the order of their first use, the kernels of a training step take four times as long.
     """
-    global _rehearsed
-    _rehearsed = {}
+    global _dry_run_launches
+    _dry_run_launches = {}
     try:
         yield
     finally:
-        found, _rehearsed = _rehearsed, None
+        found, _dry_run_launches = _dry_run_launches, None
     if found:
         device = torch.cuda.current_device()
 
@@ -99,9 +99,9 @@ def channel_block(channels: int) -> int:
     return min(64, channels & -channels)
 
 
-def rehearsing() -> bool:
+def in_dry_run() -> bool:
     """Whether results are garbage now, and not worth keeping."""
-    return _rehearsed is not None
+    return _dry_run_launches is not None
 
 
 def _kind(argument: Any) -> Any:

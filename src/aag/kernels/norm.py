@@ -12,8 +12,8 @@ Rows are all pixels of all images, channels last. A few programs share the rows 
 reductions go from the last row to the first: the end of x is what the cache still holds, and their own end, the
 beginning of x, is where the next pass starts.
 
-SPLIT: a batch norm for each lot of consecutive images, as `aag.nets.layers.SplitNorm` has it. A lot is the grid's third
-dimension, `rows` are those of one lot, and `partial` and `moments` have one for each: [lots, programs, 2, C] and
+SPLIT: a batch norm for each lot of consecutive images, as `aag.nets.layers.GhostBatchNorm` has it. A lot is the grid's
+third dimension, `rows` are those of one lot, and `partial` and `moments` have one for each: [lots, programs, 2, C] and
 [lots, 4, C]. What the lots have in common, running statistics and weights, is up to the first program of the first lot.
 """
 

@@ -1,4 +1,4 @@
-"""Steps of SGD and LARS as in `aag.optimizers`, which also keep a low-precision copy of the weights."""
+"""Steps of SGD and LARS as in `aag.training.optimizers`, which also keep a low-precision copy of the weights."""
 
 import triton
 import triton.language as tl

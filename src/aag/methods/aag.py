@@ -63,7 +63,7 @@ class AAG(Method):
     def loss(self, embeddings: Embeddings, index: Tensor) -> Outcome:
         x, y, *rest = embeddings
         check(x, y, rest[0] if rest else None, self.temperature)
-        if kernels.usable(x):
+        if kernels.enabled(x):
             from aag.kernels.contrast import contrast, takes
 
             if takes(x):

@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 
 from aag.augment import Augmentation
-from aag.augment.counted import keys, uniforms
 from aag.errors import AAGError
 from aag.methods.base import Embeddings, Method, Outcome, Setting, needs_no_head
 from aag.nets import Encoder
 from aag.nets.amdim import AMDIMNet
-
-PLACES = -1  # in the place of an epoch's number: draws of their own
+from aag.rng import NO_EPOCH, keys, uniforms
 
 
 class Prediction(NamedTuple):
@@ -95,7 +93,7 @@ class AMDIM(Method):
     def places(self, index: Tensor) -> Tensor:
         """Which of the 25 positions each view of each image predicts from in this step, int64 [2, n]."""
         # 32 bits of the sum count: the step and the image are told apart for as long as any run lasts.
-        draws = [uniforms(keys(self.seed, PLACES, self.step * self.images + index, view), 1)[:, 0] for view in (0, 1)]
+        draws = [uniforms(keys(self.seed, NO_EPOCH, self.step * self.images + index, view), 1)[:, 0] for view in (0, 1)]
         return (torch.stack(draws) * 25).long()
 
     def after_step(self, encoder: Encoder, *kept: Tensor) -> None:

@@ -12,9 +12,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import log_softmax, normalize
 
-from aag.augment import keys, uniforms
+from aag.rng import Stream, keys, uniforms
 
-_START = -3  # the counted numbers' view, apart from those of augmentations, of the order (-1) and of noise (-2)
 _CHUNK = 2**26  # similarities held at once: 256 MiB in float32
 
 
@@ -34,7 +33,7 @@ class Bank(nn.Module):
         super().__init__()
         self.momentum = momentum
         bound = (dim / 3) ** -0.5  # of a uniform draw: the mean of |b|² is 1
-        draws = uniforms(keys(seed, 0, torch.arange(images), view=_START), dim)
+        draws = uniforms(keys(seed, 0, torch.arange(images), Stream.BANK_INIT), dim)
         self.register_buffer("rows", (2 * draws - 1) * bound)
 
     @torch.no_grad()

@@ -15,15 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aag.augment import Augmentation
-from aag.augment.counted import keys, permutation, uniforms
 from aag.cluster import kmeans, mutual_information, whiten
 from aag.config import TrainConfig
 from aag.errors import AAGError
 from aag.methods.base import Embeddings, Extract, Method, Outcome, Setting, basic, needs_no_head
 from aag.nets import Encoder
+from aag.rng import Stream, keys, permutation, uniforms
 
 LEAST = 10  # images to a cluster on average; with fewer, k-means tells images apart and not kinds
-TOP, DRAWS = -3, -4  # in the place of a view's number: draws of their own
 
 
 class DeepCluster(Method):
@@ -77,7 +76,7 @@ class DeepCluster(Method):
         """Cluster 7 of this epoch is not that of the last: nothing learnt about it holds any more."""
         clusters, features = self.top.weight.shape
         number = torch.arange(clusters, device=self.top.weight.device)
-        u = uniforms(keys(self.seed, epoch, number, TOP), features).double()
+        u = uniforms(keys(self.seed, epoch, number, Stream.CLASSIFIER_INIT), features).double()
         self.top.weight.copy_(torch.special.ndtri(u + 2.0**-25) * 0.01)  # u has steps of 2^-24: never 0 nor 1
         self.top.bias.zero_()
 
@@ -95,7 +94,7 @@ class DeepCluster(Method):
 
         each = n // len(counts) + 1  # at least N in all
         cluster = torch.arange(len(counts), device=device)
-        u = uniforms(keys(self.seed, epoch, cluster, DRAWS), each).double()  # [k', each]
+        u = uniforms(keys(self.seed, epoch, cluster, Stream.CLUSTER_SAMPLES), each).double()  # [k', each]
         place = torch.where(counts > each, torch.arange(each, device=device), (u * counts).long())
         drawn = by_cluster[starts + place].flatten()
         return drawn[permutation(self.seed, epoch, len(drawn), device)][:n]

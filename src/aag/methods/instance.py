@@ -16,14 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from aag.augment import Augmentation, keys, uniforms
+from aag.augment import Augmentation
 from aag.config import TrainConfig
 from aag.losses import unit
 from aag.methods.bank import Bank
 from aag.methods.base import Embeddings, Method, Outcome, Setting, basic
 from aag.nets import Encoder
-
-_NOISE = -2  # the counted numbers' view, apart from those of augmentations
+from aag.rng import Stream, keys, uniforms
 
 
 class NCE(NamedTuple):
@@ -110,7 +109,7 @@ class Instance(Method):
 
     def noise(self, index: Tensor) -> Tensor:
         """The numbers of K images for each of these, drawn uniformly and for this step: int64 [n, K]."""
-        key = keys(self.seed, 0, index, view=_NOISE) ^ keys(self.seed, 1, self.step[None], view=_NOISE)
+        key = keys(self.seed, 0, index, Stream.NCE_NOISE) ^ keys(self.seed, 1, self.step[None], Stream.NCE_NOISE)
         # In float64: in float32, a draw just below 1 could be rounded up to N.
         return (uniforms(key, self.negatives).double() * len(self.bank.rows)).long()
 

@@ -16,13 +16,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from aag.augment import Augmentation, counted
+from aag import rng
+from aag.augment import Augmentation
 from aag.errors import AAGError
 from aag.losses import keeps_positive, queue_xent, unit
 from aag.methods.base import Embeddings, Method, Outcome, Setting
 from aag.nets import Encoder
-
-SHUFFLE, QUEUE = -2, -3  # in the place of a view among the counted random numbers; −1 is the order of the images
 
 
 class MoCo(Method):
@@ -116,11 +115,13 @@ class MoCo(Method):
 def shuffled(seed: int, step: Tensor, views: int, n: int) -> Tensor:
     """0 … views · n − 1, those of each view shuffled among themselves: another order for each step int64 []."""
     count = torch.arange(views * n, device=step.device)
-    draws = counted.keys(seed, 0, step * (views * n) + count, view=SHUFFLE).unflatten(0, (views, n))
+    draws = rng.keys(seed, 0, step * (views * n) + count, rng.Stream.KEY_SHUFFLE).unflatten(0, (views, n))
     return (draws.argsort(dim=1, stable=True) + count[::n, None]).flatten()
 
 
 def random_units(seed: int, count: int, width: int) -> Tensor:
     """[count, width]: normal numbers, by the method of Box and Muller, as unit rows."""
-    u, v = counted.uniforms(counted.keys(seed, 0, torch.arange(count), view=QUEUE), 2 * width).double().chunk(2, dim=1)
+    u, v = (
+        rng.uniforms(rng.keys(seed, 0, torch.arange(count), rng.Stream.QUEUE_INIT), 2 * width).double().chunk(2, dim=1)
+    )
     return unit((-2 * torch.log1p(-u)).sqrt() * torch.cos(2 * pi * v)).float()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from aag.errors import AAGError
 from aag.nets.backbones import backbone
 from aag.nets.heads import head
-from aag.nets.layers import split_norms
+from aag.nets.layers import use_ghost_batch_norm
 from aag.nets.sobel import sobel
 from aag.nets.spec import EncoderSpec
 from aag.pixels import in_range
@@ -34,7 +34,7 @@ class Encoder(nn.Module):
         self.backbone, self.feature_dim, self._one_size = backbone(spec)
         self.head, self.embedding_dim = head(spec, self.feature_dim)
         if spec.norm_images:
-            split_norms(self, spec.norm_images)
+            use_ghost_batch_norm(self, spec.norm_images)
         self.register_buffer("mean", torch.tensor(spec.mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(spec.std).view(1, 3, 1, 1), persistent=False)
 

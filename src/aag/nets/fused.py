@@ -16,9 +16,9 @@ from aag.kernels import norm as kernels
 from aag.kernels.patches import WIDTH, patches
 from aag.kernels.steps import SHARES, squares, step
 from aag.nets.encoder import Encoder
-from aag.nets.layers import ConvNorm, Linear, SplitNorm2d
+from aag.nets.layers import ConvNorm, GhostBatchNorm2d, Linear
 from aag.nets.products import FEW, MANY, First, product, shared
-from aag.optimizers import Optimizer
+from aag.training.optimizers import Optimizer
 
 CHANNELS_LAST = torch.channels_last
 
@@ -73,7 +73,7 @@ class Fused:
             torch.cuda.current_stream().wait_stream(self.side)
             self.held.clear()
 
-    def beside(self, work: Callable[..., None], *tensors: Tensor) -> None:
+    def on_side_stream(self, work: Callable[..., None], *tensors: Tensor) -> None:
         """`work(*tensors)` after all that was asked of the current stream so far, and beside what comes next."""
         if self.side is None:
             return work(*tensors)
@@ -101,7 +101,7 @@ class Fused:
             return
         assert self.optimizer is not None
         optimizer, size = self.optimizer, weight.numel()
-        decay, trust = optimizer.decay_of(weight), optimizer.trust_in(weight)
+        decay, trust = optimizer.weight_decay_of(weight), optimizer.trust_coefficient(weight)
         parts, shares = 0, optimizer.lr
         if trust:
             parts = min(SHARES, -(-size // 2048))
@@ -110,7 +110,7 @@ class Fused:
         launch(
             step, (-(-size // 1024),), weight, low, optimizer.velocity[weight], grad, shares, optimizer.lr,
             optimizer.momentum, decay, trust, size, parts,
-            RULE=optimizer.rule, TRUST=trust > 0, COPY=low.dtype != weight.dtype, BLOCK=1024, SHARES=SHARES,
+            RULE=optimizer.fused_rule, TRUST=trust > 0, COPY=low.dtype != weight.dtype, BLOCK=1024, SHARES=SHARES,
             num_warps=4,
         )  # fmt: skip
 
@@ -156,7 +156,7 @@ class _Linear(torch.autograd.Function):
         layer = ctx.layer
         of_x = grad @ layer.low if ctx.needs_input_grad[0] else None
         if layer.fused.optimizer is not None:
-            layer.fused.beside(layer.learn, grad, x)
+            layer.fused.on_side_stream(layer.learn, grad, x)
             return of_x, None, None, None
         of_bias = None if layer.low_bias is None else grad.float().sum(dim=0)
         return of_x, (grad.T @ x).float(), of_bias, None
@@ -171,7 +171,7 @@ class ConvNormLayer:
     def __init__(self, module: ConvNorm, fused: Fused) -> None:
         self.module, self.fused = module, fused
         self.conv, self.norm = module.conv, module.norm
-        self.images = self.norm.images if isinstance(self.norm, SplitNorm2d) else 0  # of a lot; 0: all are one
+        self.images = self.norm.images if isinstance(self.norm, GhostBatchNorm2d) else 0  # of a lot; 0: all are one
         self.low = _low(self.conv.weight, fused.dtype)
         self.product = product(self.conv, self.low, fused)
         self.waiting: tuple[Tensor, Tensor, bool] | None = None  # from _Unfinished to who finishes it
@@ -207,8 +207,8 @@ class ConvNormLayer:
         if optimizer is None:
             return [norm.weight, norm.bias, spare, spare, spare], [0.0, 0.0], {"LEARN": False, "RULE": ""}
         tensors = [norm.weight, norm.bias, optimizer.velocity[norm.weight], optimizer.velocity[norm.bias], optimizer.lr]
-        how = {"LEARN": self.fused.learning, "RULE": optimizer.rule}
-        return tensors, [optimizer.momentum, optimizer.decay_of(norm.weight)], how
+        how = {"LEARN": self.fused.learning, "RULE": optimizer.fused_rule}
+        return tensors, [optimizer.momentum, optimizer.weight_decay_of(norm.weight)], how
 
 
 class _ConvNorm(torch.autograd.Function):
@@ -337,7 +337,7 @@ def _backward(
         if fused.optimizer is None:
             of_weight = layer.product.grad_weight(of_z, x).float()
         else:
-            fused.beside(layer.learn, of_z, x)
+            fused.on_side_stream(layer.learn, of_z, x)
     if fused.optimizer is not None:
         return of_x, (None, None, None), masked
     return of_x, (of_weight, of_norm[0], of_norm[1]), masked

@@ -70,7 +70,7 @@ class MaxPool(nn.MaxPool2d):
         super().__init__(2)
 
     def forward(self, x: Tensor) -> Tensor:
-        if kernels.usable(x):
+        if kernels.enabled(x):
             from aag.kernels.pool import max_pool
 
             return max_pool(x)
@@ -79,7 +79,7 @@ class MaxPool(nn.MaxPool2d):
 
 def mean_pool(x: Tensor) -> Tensor:
     """[B, C, H, W] → [B, C]."""
-    if kernels.usable(x) and x.dtype != torch.float64:
+    if kernels.enabled(x) and x.dtype != torch.float64:
         from aag.kernels.pool import mean_pool
 
         return mean_pool(x)
@@ -94,7 +94,7 @@ class ScaleBatchNorm1d(nn.BatchNorm1d):
         self.register_parameter("bias", None)
 
 
-class SplitNorm:
+class GhostBatchNorm:
     """A batch norm that sees `images` consecutive ones at a time in training, as if each lot were on a GPU of its own.
 
     The running statistics move by the mean over the lots. Evaluation, and all names, are the batch norm's.
@@ -122,18 +122,18 @@ class SplitNorm:
         return y.flatten(0, 1).to(x.dtype)
 
 
-class SplitNorm1d(SplitNorm, nn.BatchNorm1d): ...
+class GhostBatchNorm1d(GhostBatchNorm, nn.BatchNorm1d): ...
 
 
-class SplitNorm2d(SplitNorm, nn.BatchNorm2d): ...
+class GhostBatchNorm2d(GhostBatchNorm, nn.BatchNorm2d): ...
 
 
 _SPLIT: dict[type[nn.Module], Any] = {
-    nn.BatchNorm1d: SplitNorm1d, ScaleBatchNorm1d: SplitNorm1d, nn.BatchNorm2d: SplitNorm2d,
+    nn.BatchNorm1d: GhostBatchNorm1d, ScaleBatchNorm1d: GhostBatchNorm1d, nn.BatchNorm2d: GhostBatchNorm2d,
 }  # fmt: skip
 
 
-def split_norms(module: nn.Module, images: int) -> None:
+def use_ghost_batch_norm(module: nn.Module, images: int) -> None:
     """Makes all batch norms inside split ones, in place: they keep their weights and their names."""
     for part in list(module.modules()):
         if not isinstance(part, nn.modules.batchnorm._BatchNorm):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from aag.kernels import channel_block, launch, rehearsing
+from aag.kernels import channel_block, in_dry_run, launch
 from aag.kernels.patches import WIDTH, first_convolution, first_gradient, first_step
 from aag.kernels.turn import turn
 
@@ -102,7 +102,7 @@ class First:
         weight, optimizer = layer.conv.weight, self.fused.optimizer
         out = torch.empty_like(weight)
         velocity = out if optimizer is None else optimizer.velocity[weight]
-        after = optimizer is not None and optimizer.trust_in(weight) > 0
+        after = optimizer is not None and optimizer.trust_coefficient(weight) > 0
         how = how | {"LEARN": how["LEARN"] and not after}
         launch(
             first_step, (channels,), shares, weight, velocity, self.flat, out, tensors[-1], channels, len(shares),
@@ -163,7 +163,7 @@ class Spatial:
         return aten.convolution_backward(grad, x, weight, None, *self.settings, [True, False, False])[0]
 
     def _faster(self, name: str, x: Tensor, usual: Callable[[], Tensor], other: Callable[[], Tensor]) -> Tensor:
-        if self.turned is None or rehearsing():
+        if self.turned is None or in_dry_run():
             return usual()
         choice = _CHOICES.setdefault((x.shape, x.dtype, x.device, self.weight.shape), {})
         if name not in choice:

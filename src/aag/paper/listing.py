@@ -8,7 +8,7 @@ from aag.errors import AAGError
 from aag.paper.experiments import PAPER, Figure, Table
 from aag.paper.plan import Planned, Reproduce, Standing, select, standing
 from aag.paper.results import Results
-from aag.words import duration, estimate
+from aag.text import duration, rough_duration
 
 Stand = Mapping[str, Standing]  # by the run's name
 DONE = (Standing.RECORDED, Standing.PARTIAL)
@@ -54,7 +54,7 @@ def each(runs: list[Planned], stand: Stand, results: Results) -> str:
     for run in runs:
         result = results.seed(run.config)
         seconds = result.record["seconds"] if result else results.seconds(run.config)
-        time = "?" if seconds is None else duration(seconds) if result else f"about {estimate(seconds)}"
+        time = "?" if seconds is None else duration(seconds) if result else f"about {rough_duration(seconds)}"
         lines.append(f"{stand[run.name]:<10}{time:<17}{run.label}")
     return "\n".join(lines)
 
@@ -85,7 +85,7 @@ def to_go(runs: list[Planned], stand: Stand, results: Results) -> str:
     known = [time for time in times if time is not None]
     if not times:
         return "–"
-    words = [*([estimate(sum(known))] if known else []), *(["?"] if len(known) < len(times) else [])]
+    words = [*([rough_duration(sum(known))] if known else []), *(["?"] if len(known) < len(times) else [])]
     return " + ".join(words)
 
 

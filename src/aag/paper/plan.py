@@ -274,7 +274,7 @@ def lacking(run: Planned, results: Results) -> frozenset[str]:
 
 
 def holds(folder: Path, config: TrainConfig) -> bool:
-    """Whether a run folder is of these settings. Read here and not by aag.train.Run, which would import torch."""
+    """Whether a run folder is of these settings. Read here and not by aag.training.Run, which would import torch."""
     try:
         there = TrainConfig.from_json(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         return there.identity() == config.identity()

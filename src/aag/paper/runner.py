@@ -14,12 +14,12 @@ from aag.files import writing
 from aag.paper.listing import each, listing, machines, to_go
 from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, holds, lacking, select, standing
 from aag.paper.results import Results
-from aag.words import counted
+from aag.text import pluralize
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from aag.train.run import Run
+    from aag.training.run import Run
 
 
 class Stopped(Exception):
@@ -102,7 +102,7 @@ class Runner:
             return 0
         left = f"; to go: {to_go(runs, stand, results)}" if todo else ""
         left += f" by the records ({machines(results)})" if "min" in left else ""
-        self.say(f"{counted(len(runs), 'run')}, {len(runs) - len(todo)} recorded{left}")
+        self.say(f"{pluralize(len(runs), 'run')}, {len(runs) - len(todo)} recorded{left}")
         outcomes: Counter[str] = Counter()
         ready = self.with_data(todo)
         for number, run in enumerate(ready, 1):
@@ -132,7 +132,7 @@ class Runner:
                     located(KNOWN[name], self.options.data_root)
             except AAGError as error:
                 absent.add(name)
-                print(f"error: {error}; needed by {counted(count, 'run')}", file=sys.stderr)
+                print(f"error: {error}; needed by {pluralize(count, 'run')}", file=sys.stderr)
         return [run for run in runs if run.config.data not in absent]
 
     def guarded(self, run: Planned) -> str:
@@ -157,7 +157,7 @@ class Runner:
         return "failed"
 
     def one(self, run: Planned) -> str:
-        from aag.train import Run
+        from aag.training import Run
 
         results = Results(self.options.results)  # anew: another process may have recorded it meanwhile
         stands = standing(run, results)
@@ -187,8 +187,8 @@ class Runner:
         return "recorded"
 
     def train(self, run: Planned) -> None:
-        from aag.train import train
-        from aag.train.reporter import Terminal, stop_signals
+        from aag.training import train
+        from aag.training.reporter import Terminal, stop_signals
 
         with stop_signals() as should_stop, Terminal(self.console) as terminal:
             result = train(run.config, terminal, should_stop)

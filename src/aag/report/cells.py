@@ -9,7 +9,7 @@ from itertools import combinations
 
 from aag.paper import PAPER, Cell, Figure, Result, Results, Table, in_short
 from aag.report.protocol import protocols, training
-from aag.words import counted
+from aag.text import pluralize
 
 CLOSE = 0.5  # percentage points below the paper that still count as reproduced
 FAR = 3.0  # above it, from which on something besides the method probably differs
@@ -54,7 +54,7 @@ class Shown:
 
     @property
     def seeds(self) -> str:
-        return counted(len(self.values), "seed")
+        return pluralize(len(self.values), "seed")
 
     @property
     def close(self) -> bool:
@@ -246,7 +246,7 @@ class ShownTable:
 def evenly(cells: Iterable[Shown]) -> str:
     """The number of seeds where all have the same, else nothing."""
     counts = [len(shown.values) for shown in cells if shown.values]
-    return f"{counted(counts[0], 'seed')}{' each' * (len(counts) > 1)}" if len(set(counts)) == 1 else ""
+    return f"{pluralize(counts[0], 'seed')}{' each' * (len(counts) > 1)}" if len(set(counts)) == 1 else ""
 
 
 def signed(difference: float, digits: int = 2) -> str:

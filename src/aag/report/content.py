@@ -8,7 +8,7 @@ from pathlib import Path
 from aag.paper import PAPER, Figure, Result, Results, Table
 from aag.report.cells import CLOSE, FAR, Shown, show_tables
 from aag.report.findings import find_in
-from aag.words import counted
+from aag.text import pluralize
 
 WORDS = (
     "A short version has fewer epochs than the cell asks for and is not compared. A stale record is of settings that "
@@ -40,7 +40,7 @@ class Content:
         every = [each for table in self.tables for each in table.wanted]
         runs = len({result.path for table in self.tables for one in table.where("done") for result in one.results})
         own = [each for each in every if each.cell.config and each.cell.config.method == "aag"]
-        return f"Cells: {_run(every)}, from {counted(runs, 'run')}. Of AAG's own: {_run(own)}."
+        return f"Cells: {_run(every)}, from {pluralize(runs, 'run')}. Of AAG's own: {_run(own)}."
 
     @cached_property
     def used(self) -> list[Result]:

@@ -13,7 +13,7 @@ from aag.report.files import link
 from aag.report.findings import NAMES, Found
 from aag.report.protocol import origin
 from aag.report.views import scrolling, view_table
-from aag.words import counted
+from aag.text import pluralize
 
 TITLE = "AAG: the paper's tables and figures, ours beside theirs"
 # Whatever a record holds, the browser loads nothing from elsewhere and runs nothing.
@@ -119,7 +119,7 @@ class Page:
             told = f"{shown.seeds}: " * (with_seeds and bool(shown.values))
             return told + self._link(shown.results[0], "record", shown.name)
         each = [self._link(result, str(result.config.seed), f"seed {result.config.seed}") for result in shown.results]
-        return f"{counted(len(each), 'seed')}: {' '.join(each)}"
+        return f"{pluralize(len(each), 'seed')}: {' '.join(each)}"
 
     def _link(self, result: Result, text: str, of: str = "") -> str:
         return self._file(result.path, text, f' aria-label="{escape(f"record of {of}")}"' if of else "")

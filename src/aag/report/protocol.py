@@ -6,7 +6,7 @@ from typing import Any
 
 from aag.config import TrainConfig
 from aag.paper import Result
-from aag.words import duration, either
+from aag.text import duration, join_or
 
 OPTIMIZERS = {"sgd": "SGD", "lars": "LARS", "adam": "Adam"}
 Row = tuple[Result | None, dict[str, Any]]  # a protocol, and the record that has it
@@ -23,7 +23,7 @@ def training(configs: Iterable[TrainConfig]) -> list[str]:
 
 def _settings(configs: list[TrainConfig]) -> list[str]:
     def each(told: Callable[[TrainConfig], Any]) -> str:
-        return either(map(str, map(told, configs)))
+        return join_or(map(str, map(told, configs)))
 
     rounds = each(lambda config: f" in {config.rounds} rounds" * (config.rounds > 1))
     optimizer = each(lambda config: OPTIMIZERS[config.optimizer])

@@ -10,8 +10,8 @@ import torch
 
 import aag
 from aag import AAGError
-from aag.train import checkpoint, train
-from aag.train.run import Run
+from aag.training import checkpoint, train
+from aag.training.run import Run
 
 
 def stop_after(steps: int) -> Callable[[], bool]:

@@ -8,7 +8,7 @@ from test_loop import stop_after
 from test_rivals import SMALL, small
 from test_train_gpu import losses
 
-from aag.train import checkpoint, train
+from aag.training import checkpoint, train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 COMPILED = ("super-and", "amdim")  # by torch.compile: half a minute each

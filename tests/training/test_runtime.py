@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from aag.config import TrainConfig
-from aag.train.runtime import _without_kernels
+from aag.training.runtime import _without_kernels
 
 
 @pytest.mark.parametrize(

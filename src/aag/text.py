@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 
 
-def counted(count: int, what: str) -> str:
+def pluralize(count: int, what: str) -> str:
     """1 run, 2 runs."""
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def either(words: Iterable[str]) -> str:
+def join_or(words: Iterable[str]) -> str:
     """a; a or b; a, b or c. Each once."""
     *others, last = dict.fromkeys(words)
     return f"{', '.join(others)} or {last}" if others else last
@@ -22,7 +22,7 @@ def duration(seconds: float) -> str:
     return _hours(minutes)
 
 
-def estimate(seconds: float) -> str:
+def rough_duration(seconds: float) -> str:
     """A time that is not known to the second: 1 min, 5 min, 2 h 07 min."""
     minutes = max(1, round(seconds / 60))
     return f"{minutes} min" if minutes < 60 else _hours(minutes)

@@ -2,17 +2,17 @@
 
 import pytest
 
-from aag.words import counted, duration, either, estimate
+from aag.text import duration, join_or, pluralize, rough_duration
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
 def test_counted(count, told):
-    assert counted(count, "run") == told
+    assert pluralize(count, "run") == told
 
 
 @pytest.mark.parametrize(("words", "told"), [("a", "a"), ("ab", "a or b"), ("abac", "a, b or c")])
 def test_either(words, told):
-    assert either(words) == told
+    assert join_or(words) == told
 
 
 @pytest.mark.parametrize(
@@ -32,4 +32,4 @@ def test_duration(seconds, told):
 
 @pytest.mark.parametrize(("seconds", "told"), [(2, "1 min"), (3590, "1 h 00 min"), (7620, "2 h 07 min")])
 def test_estimate(seconds, told):
-    assert estimate(seconds) == told
+    assert rough_duration(seconds) == told

@@ -6,10 +6,10 @@ import torch
 
 from aag.config import TrainConfig
 from aag.errors import AAGError
-from aag.kernels import reason_against
+from aag.kernels import unavailable_reason
 from aag.nets import NETWORKS
 from aag.nets.spec import EDGES
-from aag.words import counted
+from aag.text import pluralize
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Runtime:
     def is_plain(self) -> bool:
         return not (self.kernels or self.compile or self.graph)
 
-    def less(self, reason: str) -> "Runtime":
+    def fallback(self, reason: str) -> "Runtime":
         """After a failure: torch.compile instead of kernels, then plain PyTorch, which always works."""
         if self.kernels:
             return replace(self, kernels=False, compile=True, reason=f"kernels failed: {reason}")
@@ -55,7 +55,7 @@ def decide(config: TrainConfig) -> Runtime:
     if config.precision == "auto" and not native:
         reasons.append("fp32: this GPU has no bf16")
     graph = config.compile != "off"
-    against = reason_against(device) if graph else ""
+    against = unavailable_reason(device) if graph else ""
     if against:
         reasons.append(f"neither kernels nor torch.compile: {against}")
     compiled = graph and not against
@@ -85,7 +85,7 @@ def _device(name: str) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     number = int(name.partition(":")[2] or 0)
     if number >= count:
-        found = f"sees {counted(count, 'CUDA device')}" if count else "sees no CUDA device"
+        found = f"sees {pluralize(count, 'CUDA device')}" if count else "sees no CUDA device"
         raise AAGError(f"--device {name} was asked for, but PyTorch {found}; use --device cpu, or auto")
     device = torch.device("cuda", number)
     torch.cuda.set_device(device)  # streams and graphs are made on the current device

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from aag.config import TrainConfig
-from aag.words import counted
+from aag.text import pluralize
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from aag.train.loop import Trainer
-    from aag.train.runtime import Runtime
+    from aag.training.loop import Trainer
+    from aag.training.runtime import Runtime
 
 
 class Reporter:
@@ -65,11 +65,11 @@ class Terminal(Reporter):
         self.say(f"data     {train_set.name}: {len(train_set):,} train{test} images, {size}×{size}, {labels}")
         skipped = len(train_set.skipped) + (len(test_set.skipped) if test_set else 0)
         if skipped:
-            self.say(f"         {counted(skipped, 'file')} skipped, listed in {run.skipped_file}")
+            self.say(f"         {pluralize(skipped, 'file')} skipped, listed in {run.skipped_file}")
         tempered = f", τ {config.temperature}" * config.tempered()
         self.say(f"method   {config.method}: {_views(trainer)}, {config.loss_name()}{tempered}")
         width = f" (width {config.width})" if config.width != TrainConfig.width else ""
-        epochs = counted(config.epochs, "epoch")
+        epochs = pluralize(config.epochs, "epoch")
         self.say(f"network  {config.network}{width}, {epochs} of {steps} steps of {config.batch_size} images")
         self.say(f"runs on  {runtime}")
         if runtime.device.type == "cpu" and config.width == TrainConfig.width:
@@ -112,7 +112,7 @@ def _views(trainer: "Trainer") -> str:
     count = len(trainer.method.views)
     if trainer.config.method == "aag" and count == 3:
         return f"2 basic views + {trainer.config.auxiliary}"
-    return counted(count, "basic view")
+    return pluralize(count, "basic view")
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from aag.augment import keys, permutation
-from aag.kernels import rehearsing
+from aag.kernels import in_dry_run
 from aag.methods import Method
 
 PIXELS = 2**22  # of a chunk, a view: 4,096 images of 32×32
@@ -61,7 +61,7 @@ class Views:
             shuffled = permutation(self.seed, epoch, len(self.images), self.images.device) if own is None else own
             self._order = epoch, shuffled, own is not None
         _, order, ordered = self._order
-        if rehearsing():
+        if in_dry_run():
             self._order = None
         size = self.batches * self.batch_size
         # The last chunk is filled up from the epoch's start: all have one shape.

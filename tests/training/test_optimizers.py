@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from aag.config import TrainConfig
-from aag.optimizers import LARS, SGD, Adam, Optimizer, build
+from aag.training.optimizers import LARS, SGD, Adam, Optimizer, build
 
 SHAPES = {"conv": (8, 3, 3, 3), "bias": (5,), "scale": ()}
 

@@ -19,14 +19,14 @@ from aag.errors import AAGError
 from aag.evaluate import knn_accuracy
 from aag.files import write_bytes
 from aag.provenance import provenance
-from aag.train import checkpoint
-from aag.train.reporter import Reporter
-from aag.train.result import Result, summarise
-from aag.train.run import Run
-from aag.train.runtime import Runtime, decide
-from aag.train.schedule import learning_rate
-from aag.train.step import Step
-from aag.train.views import Views
+from aag.training import checkpoint
+from aag.training.reporter import Reporter
+from aag.training.result import Result, summarise
+from aag.training.run import Run
+from aag.training.runtime import Runtime, decide
+from aag.training.schedule import learning_rate
+from aag.training.step import Step
+from aag.training.views import Views
 
 LOG_STEPS = 50  # steps that one row of similarities and gradients in metrics.jsonl averages
 
@@ -239,7 +239,7 @@ class Trainer:
             except Exception as error:
                 reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
                 state = self.step.state()
-                self._build_step(self.runtime.less(reason))
+                self._build_step(self.runtime.fallback(reason))
                 self.step.load_state(state)
         self.reporter.warm(self.runtime, time.monotonic() - started)
 

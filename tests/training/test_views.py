@@ -4,7 +4,7 @@ import torch
 
 from aag.augment import Augmentation, permutation
 from aag.methods import Method
-from aag.train.views import Views
+from aag.training.views import Views
 
 
 class Keys(Augmentation):

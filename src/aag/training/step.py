@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from aag import optimizers
 from aag.config import TrainConfig
 from aag.errors import AAGError
-from aag.kernels import rehearsal
+from aag.kernels import dry_run
 from aag.methods import Method
 from aag.nets import Encoder
-from aag.train.graph import copies_for_sets
-from aag.train.runtime import Runtime
-from aag.train.views import Batch
+from aag.training import optimizers
+from aag.training.graph import copies_for_sets
+from aag.training.runtime import Runtime
+from aag.training.views import Batch
 
 if TYPE_CHECKING:
     from aag.nets.fused import Fused
@@ -71,7 +71,7 @@ class Step:
         kept = {name: value.clone() for name, value in self.state().items()}
         try:
             if self.runtime.kernels:
-                with rehearsal():
+                with dry_run():
                     self._run(make_batch())
             batch = make_batch()
             if self.runtime.graph:
@@ -128,7 +128,7 @@ class Step:
     def _by_kernels(self) -> "list[Fused]":
         from aag.nets.fused import Fused
 
-        own = self.optimizer if self.optimizer.rule else None  # by which the kernels can step in backward
+        own = self.optimizer if self.optimizer.fused_rule else None  # by which the kernels can step in backward
         trained = Fused(self.encoder, self.runtime.dtype, own)
         # Encoders that a method keeps for itself are not trained, but change after every step.
         others = [part for part in self.method.modules() if isinstance(part, Encoder)]

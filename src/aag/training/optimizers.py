@@ -15,7 +15,7 @@ class Optimizer:
     """Weights without a gradient stay as they are. `lr` may change between replays of a graph."""
 
     kinds: tuple[str, ...] = ("momentum",)  # of state, one tensor each for every weight
-    rule = ""  # of its steps, for kernels that can take them during backward; empty where none can
+    fused_rule = ""  # of its steps, for kernels that can take them during backward; empty where none can
 
     def __init__(self, parameters: Mapping[str, Tensor], momentum: float, weight_decay: float) -> None:
         self.parameters = dict(parameters)
@@ -27,10 +27,10 @@ class Optimizer:
         }
         self.velocity = self._held["momentum"]
 
-    def decay_of(self, weight: Tensor) -> float:
+    def weight_decay_of(self, weight: Tensor) -> float:
         return self.weight_decay
 
-    def trust_in(self, weight: Tensor) -> float:
+    def trust_coefficient(self, weight: Tensor) -> float:
         """By which factor its step is in proportion to |weight| / |slope|; 0: it is not."""
         return 0.0
 
@@ -73,13 +73,13 @@ class SGD(Optimizer):
         self, parameters: Mapping[str, Tensor], momentum: float, weight_decay: float, nesterov: bool = False
     ) -> None:
         super().__init__(parameters, momentum, weight_decay)
-        self.rule = "nesterov" if nesterov else "sgd"
+        self.fused_rule = "nesterov" if nesterov else "sgd"
 
     def _update(self, weights: list[Tensor], grads: list[Tensor]) -> None:
         torch._fused_sgd_(
             weights, grads, [self.velocity[weight] for weight in weights],
             weight_decay=self.weight_decay, momentum=self.momentum, lr=self.lr,
-            dampening=0.0, nesterov=self.rule == "nesterov", maximize=False, is_first_step=False,
+            dampening=0.0, nesterov=self.fused_rule == "nesterov", maximize=False, is_first_step=False,
         )  # fmt: skip
 
 
@@ -90,18 +90,18 @@ class LARS(Optimizer):
     weight ← weight − velocity. Vectors (biases, batch norms) take plain steps without decay.
     """
 
-    rule = "lars"
+    fused_rule = "lars"
     trust = 0.001
 
-    def trust_in(self, weight: Tensor) -> float:
+    def trust_coefficient(self, weight: Tensor) -> float:
         return self.trust if weight.ndim > 1 else 0.0
 
-    def decay_of(self, weight: Tensor) -> float:
-        return self.weight_decay if self.trust_in(weight) else 0.0
+    def weight_decay_of(self, weight: Tensor) -> float:
+        return self.weight_decay if self.trust_coefficient(weight) else 0.0
 
     def _update(self, weights: list[Tensor], grads: list[Tensor]) -> None:
         for layers in (True, False):
-            chosen = [(w, g) for w, g in zip(weights, grads, strict=True) if (self.trust_in(w) > 0) == layers]
+            chosen = [(w, g) for w, g in zip(weights, grads, strict=True) if (self.trust_coefficient(w) > 0) == layers]
             if not chosen:
                 continue
             own, slopes = [w for w, _ in chosen], [g for _, g in chosen]

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from aag.config import TrainConfig
-from aag.train.schedule import learning_rate
+from aag.training.schedule import learning_rate
 
 PAPER = TrainConfig()
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from aag.train.run import Run
+from aag.training.run import Run
 
 
 @dataclass(frozen=True)

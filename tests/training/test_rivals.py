@@ -11,9 +11,9 @@ from test_loop import rows, state, stop_after
 
 from aag import data
 from aag.config import METHODS, TrainConfig, recipe_config
-from aag.train import train
-from aag.train.loop import Trainer
-from aag.train.reporter import Reporter
+from aag.training import train
+from aag.training.loop import Trainer
+from aag.training.reporter import Reporter
 
 # What makes a method small enough for a run of seconds on a tiny set, besides the fixture's own.
 SMALL: dict[str, dict] = {

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from aag.train import checkpoint, train
+from aag.training import checkpoint, train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
