@@ -1,4 +1,4 @@
-"""Records: one JSON file for a run, from which tables are made. A number carries what made it."""
+"""Records: one JSON file per finished run, from which all tables are made. A number carries what made it."""
 
 import json
 from datetime import UTC, datetime
@@ -6,47 +6,49 @@ from pathlib import Path
 from typing import Any
 
 from aag.errors import AAGError
-from aag.files import write_json, writing
-from aag.training.result import summarise
-from aag.training.run import Run
+from aag.files import explain_write_errors, write_json
+from aag.runs import Run, summarize
+
+POINTS = 200  # of a curve over the steps, at most: more than a figure can show, and a few kB
 
 
 def make_record(run: Run) -> dict[str, Any]:
-    """Settings, curve, evaluation, speed and provenance of a finished and evaluated run."""
-    rows = run.metrics()
-    config = run.config()
-    epochs = [row for row in rows if row["kind"] == "epoch"]
-    knn = [(row["epoch"], round(row["knn"], 2)) for row in rows if row["kind"] == "knn"]
-    if not epochs or epochs[-1]["epoch"] < config.epochs:
-        raise AAGError(f"{run.folder} is not finished: run its aag train command again, then record it")
-    if not run.evaluation_file.exists():
-        raise AAGError(f"{run.folder} is not evaluated: run aag evaluate {run.folder} first")
-    evaluation = json.loads(run.evaluation_file.read_text())
-    if evaluation.get("epoch", config.epochs) < config.epochs:
-        raise AAGError(f"{run.folder} was evaluated before it was finished: run aag evaluate {run.folder} again")
-    result = summarise(run)
-    starts = [row for row in rows if row["kind"] == "start"]
-    return {
-        "name": config.run_name(),
+    """Collect settings, curves, evaluation, speed and provenance of a finished and evaluated run.
+
+    The final numbers come from the evaluation; the curves come from the metrics, and `missing` says what those lack.
+    """
+    settings, evaluation, rows = run.settings(), run.evaluation(), run.metrics()
+    epochs = settings["train"]["epochs"]
+    if evaluation.get("epoch", 0) < epochs:
+        raise AAGError(
+            f"{run.folder} was evaluated at epoch {evaluation.get('epoch', 0)} of {epochs}: "
+            f"finish its training, then run aag evaluate {run.folder} again"
+        )
+    summary = summarize(run, epochs)
+    by_epoch = [row for row in rows if row["kind"] == "epoch"]
+    last = next((row["accuracy"] for row in evaluation["results"] if row["name"] == "kNN (embedding)"), None)
+    record = {
+        "name": run.name,
         "recorded": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "settings": config.identity(),
+        "settings": settings,
         "knn": {
-            "last": _rounded(result.knn_last),
-            "best": _rounded(result.knn_best),
-            "best_epoch": result.knn_best_epoch,
+            "last": _rounded(last),
+            "best": _rounded(summary.knn_best),
+            "best_epoch": summary.knn_best_epoch,
             "reported": "last",
         },
         "evaluation": evaluation["results"],
-        "knn_by_epoch": knn,
-        "loss_by_epoch": [
-            (row["epoch"], round(row["loss"], 4)) for row in epochs if _shown(row["epoch"], config.epochs)
-        ],
+        "knn_by_epoch": [(row["epoch"], round(row["knn"], 2)) for row in rows if row["kind"] == "knn"],
+        "loss_by_epoch": [(row["epoch"], round(row["loss"], 4)) for row in by_epoch if _shown(row["epoch"], epochs)],
         "curves": _curves([row for row in rows if row["kind"] == "steps"]),
-        "seconds": result.seconds,
-        "views_per_second": result.views_per_second,
-        "peak_memory": epochs[-1].get("peak_memory"),
-        "sessions": [{k: v for k, v in row.items() if k != "kind"} for row in starts],
+        "seconds": summary.seconds,
+        "views_per_second": summary.views_per_second,
+        "peak_memory": by_epoch[-1].get("peak_memory") if by_epoch else None,
+        "sessions": [{k: v for k, v in row.items() if k != "kind"} for row in rows if row["kind"] == "start"],
     }
+    if summary.missing:
+        record["missing"] = summary.missing
+    return record
 
 
 def _rounded(accuracy: float | None) -> float | None:
@@ -54,15 +56,12 @@ def _rounded(accuracy: float | None) -> float | None:
 
 
 def _shown(epoch: int, epochs: int) -> bool:
-    """Fifty to a hundred points of a curve, the first and the last among them."""
+    """Fifty to a hundred points of a curve, including the first and the last."""
     return epoch in (1, epochs) or epoch % max(1, epochs // 50) == 0
 
 
-POINTS = 200  # of a curve over the steps, at most: more than a figure can show, and a few kB
-
-
 def _curves(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """What was logged over the steps, in means of equal windows; "step" is the last of each window."""
+    """Average what was logged over the steps in equal windows; "step" is the last of each window."""
     window = max(1, -(-len(rows) // POINTS))
     windows = [rows[start : start + window] for start in range(0, len(rows), window)]
     # A statistic that an older version did not log, for the part of a run that it trained, has no curve.
@@ -76,20 +75,22 @@ def _curves(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def write_record(run: Run, folder: Path) -> Path:
+    """Write a run's record into a folder and return its path."""
     record = make_record(run)
     path = folder / f"{record['name']}.json"
-    if (there := _data_of(path)) not in (None, record["settings"]["data"]):
+    source = record["settings"]["data"]["source"]
+    if (there := _data_of(path)) not in (None, source):
         raise AAGError(f"{path} is the record of a run on other data ({there}); record this one into another folder")
-    with writing(folder):
+    with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_json(path, record)
     return path
 
 
 def _data_of(path: Path) -> str | None:
-    """What an existing record was trained on: a file named cifar10.npz gives a run the name that cifar10 does."""
+    """The data of an existing record: a file named cifar10.npz gives a run the name that cifar10 does."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["settings"]["data"]
+        found = json.loads(path.read_text(encoding="utf-8"))["settings"]["data"]["source"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none, or none that is worth keeping
         return None
     return found if isinstance(found, str) else None

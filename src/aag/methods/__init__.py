@@ -1,38 +1,88 @@
-"""AAG and its rivals, one short file each: the views a method asks for, its loss, and the memory it keeps."""
+"""AAG and its rivals, one file each: settings, recipes, augmentations, loss and state.
 
-from aag.augment import Augmentation
-from aag.config import TrainConfig
-from aag.errors import unknown
-from aag.methods.aag import AAG
-from aag.methods.amdim import AMDIM
-from aag.methods.base import Embeddings, Method, Outcome, Setting
-from aag.methods.deepcluster import DeepCluster
-from aag.methods.instance import Instance
-from aag.methods.isif import ISIF
-from aag.methods.moco import MoCo
-from aag.methods.neighbours import AND
-from aag.methods.simclr import SimCLR
-from aag.methods.super_and import SuperAND
+A new file in this package that defines a `Method` with a `name` is found by itself; so is a class in a user's own file
+by `load_method("my_method.py:MyMethod")`.
+"""
 
-METHODS: dict[str, type[Method]] = {
-    "aag": AAG, "instance": Instance, "isif": ISIF, "simclr": SimCLR, "moco": MoCo, "and": AND,
-    "super-and": SuperAND, "deepcluster": DeepCluster, "amdim": AMDIM,
-}  # fmt: skip
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from functools import cache
+from importlib import import_module
+from pathlib import Path
 
-__all__ = ["AAG", "METHODS", "Embeddings", "Method", "Outcome", "Setting", "build", "families"]
+from aag.errors import AAGError, unknown
+from aag.methods.base import (
+    Embeddings,
+    Extract,
+    Method,
+    MethodContext,
+    MethodSettings,
+    MultiViewSettings,
+    Recipe,
+    StepOutput,
+)
 
-
-def build(setting: Setting) -> Method:
-    """The method that the configuration names."""
-    return _kind(setting.config).from_setting(setting)
-
-
-def families(config: TrainConfig) -> tuple[Augmentation, ...]:
-    """The views of the method that the configuration names."""
-    return _kind(config).families(config)
+__all__ = [
+    "Embeddings", "Extract", "Method", "MethodContext", "MethodSettings", "MultiViewSettings", "Recipe", "StepOutput",
+    "load_method", "methods", "register_method",
+]  # fmt: skip
 
 
-def _kind(config: TrainConfig) -> type[Method]:
-    if config.method not in METHODS:
-        raise unknown("method", config.method, METHODS)
-    return METHODS[config.method]
+@cache
+def methods() -> dict[str, type[Method]]:
+    """Return the methods of this package by name, AAG first."""
+    found = {}
+    for module in pkgutil.iter_modules(__path__):
+        for kind in vars(import_module(f"{__name__}.{module.name}")).values():
+            if inspect.isclass(kind) and issubclass(kind, Method) and "name" in vars(kind):
+                found[kind.name] = kind
+    return dict(sorted(found.items(), key=lambda item: (item[0] != "aag", item[0])))
+
+
+def load_method(name: str) -> type[Method]:
+    """Return the method of this name, or the class of `path/to/file.py:Class`."""
+    if name in _registered:
+        return _registered[name]
+    path, colon, kind = name.rpartition(":")
+    if not colon:
+        if name not in methods():
+            raise unknown("method", name, methods(), "or FILE.py:CLASS for a method of your own")
+        return methods()[name]
+    module = _load_file(Path(path).expanduser())
+    found = getattr(module, kind, None)
+    if not (inspect.isclass(found) and issubclass(found, Method)):
+        known = [each for each, value in vars(module).items() if inspect.isclass(value) and issubclass(value, Method)]
+        raise AAGError(f"{path} defines no Method named {kind!r}; it has {', '.join(known) or 'none'}")
+    return found
+
+
+def register_method(kind: type[Method]) -> str:
+    """Make a class known by its name in this process, and return that name."""
+    if methods().get(kind.name) is not kind:
+        _registered[kind.name] = kind
+    return kind.name
+
+
+_registered: dict[str, type[Method]] = {}
+
+
+def _load_file(path: Path) -> object:
+    """Import a Python file by its path, once."""
+    if not path.is_file():
+        raise AAGError(f"no such file: {path}; --method takes a name or FILE.py:CLASS")
+    name = f"aag_user_{path.stem}"
+    loaded = sys.modules.get(name)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path.resolve()):
+        return loaded
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise AAGError(f"cannot import {path}: {type(error).__name__}: {error}") from error
+    return module

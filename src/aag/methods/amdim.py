@@ -8,15 +8,14 @@ CIFAR-10: linear 91.2 in the paper of AAG, for a network far larger than this on
 one H200 by the speed of its steps.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Self
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from aag.augment import Augmentation
 from aag.errors import AAGError
-from aag.methods.base import Embeddings, Method, Outcome, Setting, needs_no_head
+from aag.methods.base import Embeddings, Method, MethodContext, MultiViewSettings, Recipe, StepOutput, check_no_head
 from aag.nets import Encoder
 from aag.nets.amdim import AMDIMNet
 from aag.rng import NO_EPOCH, keys, uniforms
@@ -45,58 +44,76 @@ def predict(source: Tensor, target: Tensor, *, clip: float = 20.0) -> Prediction
     return Prediction((torch.logaddexp(negatives, positive) - positive).mean(), raw.square().mean())
 
 
-class AMDIM(Method):
-    step: Tensor
-    logs = ("loss_1_to_5", "loss_1_to_7", "loss_5_to_5", "penalty")
+CLIP = 20.0  # scores are soft-clipped to ± this
+PENALTY = 0.05  # weight of the scores' mean square
 
-    def __init__(
-        self,
-        views: Sequence[Augmentation],
-        images: int,
-        *,
-        clip: float = 20.0,
-        penalty: float = 0.05,
-        seed: int = 0,
-        joint: bool = True,
-    ) -> None:
-        super().__init__(views, joint=joint)
-        self.images, self.clip, self.penalty, self.seed = images, clip, penalty, seed
+
+@dataclass(frozen=True)
+class AMDIMSettings(MultiViewSettings):
+    basic: Literal["paper", "isif", "simclr", "crop", "amdim"] = "amdim"
+
+
+class AMDIM(Method):
+    name = "amdim"
+    settings_type = AMDIMSettings
+    settings: AMDIMSettings
+    recipes = {
+        "amdim": Recipe(
+            about="AMDIM: mutual information between feature maps of two views at several scales, an encoder of its own",
+            expect="CIFAR-10: linear 91.2 in the paper, for a far larger network; not run here yet",
+            options={
+                "network": "amdim",
+                "head": "none",
+                "epochs": 300,
+                "batch_size": 200,
+                "optimizer": "adam",
+                "lr": 2e-4 * 128 / 200,
+                "momentum": 0.8,
+                "weight_decay": 1e-5,
+                "schedule": "step",
+                "decay_at": (250 / 300, 280 / 300),
+                "decay_by": 0.2,
+                "warmup_epochs": 2,
+            },
+            demo={"lr": 4e-3},  # Adam's; the demo's own is for SGD
+        )
+    }
+    log_names = ("loss_1_to_5", "loss_1_to_7", "loss_5_to_5", "penalty")
+    step: Tensor  # int64 [], batches so far
+
+    def setup(self, context: MethodContext) -> None:
+        if not isinstance(context.encoder.backbone, AMDIMNet):
+            network = context.encoder.spec.network
+            raise AAGError(f"--method amdim compares maps that only --network amdim has, not {network}")
+        check_no_head(self, context.encoder)
+        self.images, self.seed = context.images, context.train.seed
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
-    @classmethod
-    def from_setting(cls, setting: Setting) -> Self:
-        config = setting.config
-        if not isinstance(setting.encoder.backbone, AMDIMNet):
-            raise AAGError(f"--method amdim compares maps that only --network amdim has, not {config.network}")
-        needs_no_head(setting)
-        views = cls.families(config)
-        return cls(views, setting.images, seed=config.seed, joint=config.forward == "joint")
-
-    def embed(self, encoder: Encoder, images: Tensor) -> Embeddings:
+    def embed(self, encoder: Encoder, views: Tensor) -> Embeddings:
         """Maps r1, r5, r7 of both views, [2, n, positions, R] each."""
-        if self.joint:
-            return [r.unflatten(0, images.shape[:2]) for r in _maps(encoder, images.flatten(0, 1))]
-        return [torch.stack(views) for views in zip(*(_maps(encoder, view) for view in images), strict=True)]
+        if self.settings.forward == "joint":
+            return tuple(r.unflatten(0, views.shape[:2]) for r in _maps(encoder, views.flatten(0, 1)))
+        return tuple(torch.stack(maps) for maps in zip(*(_maps(encoder, view) for view in views), strict=True))
 
-    def loss(self, embeddings: Embeddings, index: Tensor) -> Outcome:
+    def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         r1, r5, r7 = (r if r.dtype == torch.float64 else r.float() for r in embeddings)
-        place = self.places(index)[:, :, None, None].expand(-1, -1, 1, r5.shape[-1])
-        global_, local = r1.squeeze(2), r5.gather(2, place).squeeze(2)  # [2, n, R]
+        position = self.positions(index)[:, :, None, None].expand(-1, -1, 1, r5.shape[-1])
+        global_, local = r1.squeeze(2), r5.gather(2, position).squeeze(2)  # [2, n, R]
         pairs = ((global_, r5), (global_, r7), (local, r5))
         terms = [  # each view predicts the other
-            [predict(source[view], target[1 - view], clip=self.clip) for view in (0, 1)] for source, target in pairs
+            [predict(source[view], target[1 - view], clip=CLIP) for view in (0, 1)] for source, target in pairs
         ]
         nce = torch.stack([(a.nce + b.nce) / 2 for a, b in terms])  # [3]
-        penalty = self.penalty * torch.stack([(a.penalty + b.penalty) / 2 for a, b in terms]).sum()
-        return Outcome(nce.sum() + penalty, (*nce.detach().unbind(), penalty.detach()))
+        penalty = PENALTY * torch.stack([(a.penalty + b.penalty) / 2 for a, b in terms]).sum()
+        return StepOutput(nce.sum() + penalty, (*nce.detach().unbind(), penalty.detach()))
 
-    def places(self, index: Tensor) -> Tensor:
-        """Which of the 25 positions each view of each image predicts from in this step, int64 [2, n]."""
+    def positions(self, index: Tensor) -> Tensor:
+        """Draw the one of 25 positions that each view of each image predicts from in this step, int64 [2, n]."""
         # 32 bits of the sum count: the step and the image are told apart for as long as any run lasts.
         draws = [uniforms(keys(self.seed, NO_EPOCH, self.step * self.images + index, view), 1)[:, 0] for view in (0, 1)]
         return (torch.stack(draws) * 25).long()
 
-    def after_step(self, encoder: Encoder, *kept: Tensor) -> None:
+    def after_step(self, encoder: Encoder, *carry: Tensor) -> None:
         self.step += 1
 
 

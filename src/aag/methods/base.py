@@ -1,109 +1,152 @@
-"""What the training loop asks of a method: views, a loss, and the memory it keeps."""
+"""What training asks of a method: its augmentations, its loss, and the state that it keeps."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from aag.augment import Augmentation, BasicAugment
-from aag.config import TrainConfig
+from aag.data.datasets import Dataset
 from aag.errors import AAGError
 from aag.nets import Encoder
+from aag.settings import Settings, TrainSettings
+from aag.text import pluralize
 
-Embeddings = Sequence[Tensor] | Tensor  # of each view [n, d]; one tensor [V, n, d] where they came from one pass
+Embeddings = Tensor | tuple[Tensor, ...]  # dim 1 of every tensor is the batch: [views, n, …]
 Extract = Callable[[], tuple[Tensor, Tensor]]
 
 
-class Setting(NamedTuple):
-    """What a method is built for."""
+@dataclass(frozen=True)
+class MethodSettings(Settings):
+    """A method's own settings. A method's file subclasses this; each field becomes an option of `aag train`."""
 
-    config: TrainConfig
-    images: int  # how many are trained on
-    encoder: Encoder  # which is to be trained
+    basic: Literal["paper", "isif", "simclr", "crop", "amdim"] = "paper"
+    """Preset of the basic augmentation; crop leaves colours alone."""
+    flip: bool = True
+    """Flip images left to right at random. Turn off for digits and text."""
+
+    def resolve(self, dataset: Dataset | None) -> Self:
+        """Replace automatic values by what they are on a data set; None stands for a user's own images."""
+        return self
+
+    def basic_augmentation(self) -> BasicAugment:
+        return BasicAugment.preset(self.basic, flip=0.5 if self.flip else 0.0)
 
 
-class Outcome(NamedTuple):
-    """What comes of a batch."""
+@dataclass(frozen=True)
+class MultiViewSettings(MethodSettings):
+    """Settings of methods that pass several views through the encoder."""
 
-    loss: Tensor  # scalar, to be minimised
-    log: Sequence[Tensor] = ()  # scalars under the names of `Method.logs`
-    kept: tuple[Tensor, ...] = ()  # what `after_step` is to get
+    forward: Literal["joint", "per-view"] = "joint"
+    """joint: all views in one forward pass, batch norm sees them together; per-view: one pass each."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named set of settings: what differs from the defaults of training, network and method."""
+
+    about: str
+    expect: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    demo: Mapping[str, Any] = field(default_factory=dict)  # further changes for the bundled sample on a CPU
+    knn_every: int = 5  # epochs between kNN evaluations
+
+
+class MethodContext(NamedTuple):
+    """What a method is set up for."""
+
+    encoder: Encoder  # to be trained; still on the CPU
+    images: int  # number of training images
+    train: TrainSettings
+
+
+class StepOutput(NamedTuple):
+    """The result of a batch."""
+
+    loss: Tensor  # scalar, to be minimized
+    log: tuple[Tensor, ...] = ()  # scalars, in the order of `Method.log_names`
+    carry: tuple[Tensor, ...] = ()  # handed to `after_step`
 
 
 class Method(nn.Module):
-    """A method is its views, its loss, and what it remembers.
+    """A self-supervised method: subclass it in one file, with its settings, its recipe and its reference.
 
-    Buffers and parameters of its own are what it remembers: they live on the device, go into checkpoints, and are
-    changed in place alone, because a step may be replayed as a CUDA graph. For the same reason nothing inside a step
-    may depend on a tensor's value, and random numbers are counted (`aag.augment.keys`). Parameters that need a gradient
-    are trained along with the encoder's.
+    Buffers and parameters of its own are its state: they live on the device and go into checkpoints. Change them in
+    place only, because a step may be replayed as a CUDA graph. For the same reason nothing inside a step may depend on
+    a tensor's value, and random numbers are counter-based (`aag.rng`). Parameters that require a gradient are trained
+    with the encoder's.
     """
 
-    logs: tuple[str, ...] = ()  # names of the scalars that go into metrics.jsonl besides the loss
+    name: ClassVar[str]
+    recipes: ClassVar[Mapping[str, Recipe]]  # the first is the default
+    settings_type: ClassVar[type[MethodSettings]] = MethodSettings
+    log_names: tuple[str, ...] = ()  # scalars that are logged besides the loss
+    settings: Any  # of settings_type
 
-    def __init__(self, views: Sequence[Augmentation], *, joint: bool = True) -> None:
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" not in vars(cls):
+            cls.name = cls.__name__.lower()
+        if "recipes" not in vars(cls):
+            about = (cls.__doc__ or cls.name).strip().splitlines()[0]
+            cls.recipes = {cls.name: Recipe(about, "no results yet")}
+
+    def __init__(self, settings: MethodSettings | None = None) -> None:
         super().__init__()
-        self.views = tuple(views)  # one family for each view of an image
-        self.joint = joint
+        self.settings = self.settings_type() if settings is None else settings
+        if not isinstance(self.settings, self.settings_type):
+            found = type(settings).__name__
+            raise AAGError(f"{type(self).__name__} takes {self.settings_type.__name__}, not {found}")
 
-    @classmethod
-    def families(cls, config: TrainConfig) -> tuple[Augmentation, ...]:
-        """The views this method takes; unless it says otherwise, two basic ones."""
-        return (basic(config), basic(config))
+    def augmentations(self) -> tuple[Augmentation, ...]:
+        """Return one augmentation per view; two basic ones unless overridden."""
+        return (self.settings.basic_augmentation(),) * 2
 
-    @classmethod
-    def from_setting(cls, setting: Setting) -> Self:
-        raise NotImplementedError
+    def setup(self, context: MethodContext) -> None:
+        """Make the state that depends on the encoder, the images or the training settings. Called once, on the CPU."""
 
-    def forward(self, encoder: Encoder, images: Tensor, index: Tensor) -> Outcome:
-        """The loss of views uint8 [V, n, 3, H, W] of the images with these numbers, int64 [n].
+    def forward(self, encoder: Encoder, views: Tensor, index: Tensor) -> StepOutput:
+        """Compute the loss of views uint8 [V, n, 3, H, W] of the images with these indices, int64 [n].
 
-        Under autocast, which ends before `loss`; the embeddings come in the network's precision.
+        `embed` runs under autocast where training does; `loss` never does, and gets the network's own precision.
         """
-        embeddings = self.embed(encoder, images)
-        with full_precision(images):
+        embeddings = self.embed(encoder, views)
+        with torch.autocast(views.device.type, enabled=False):
             return self.loss(embeddings, index)
 
-    def embed(self, encoder: Encoder, images: Tensor) -> Embeddings:
-        """Joint: batch norm sees all views together. Else one pass each."""
-        if self.joint:
-            return encoder(images.flatten(0, 1))[1].unflatten(0, images.shape[:2])
-        return [encoder(view)[1] for view in images]
+    def embed(self, encoder: Encoder, views: Tensor) -> Embeddings:
+        """Return embeddings [V, n, d] of views [V, n, 3, H, W]: in one pass, or one per view (--forward per-view)."""
+        if getattr(self.settings, "forward", "joint") == "joint":
+            return encoder(views.flatten(0, 1))[1].unflatten(0, views.shape[:2])
+        return torch.stack([encoder(view)[1] for view in views])
 
-    def loss(self, embeddings: Embeddings, index: Tensor) -> Outcome:
+    def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         raise NotImplementedError
 
     def before_epoch(self, epoch: int, extract: Extract) -> None:
-        """Before the first step of epoch 0, 1, …, outside of any graph.
+        """Run before the first step of epoch 0, 1, …, outside of any graph.
 
-        `extract()` gives features [N, F] and unit embeddings [N, d] of all training images, un-augmented.
+        `extract()` returns features [N, F] and unit embeddings [N, d] of all training images, un-augmented.
         """
 
-    def order(self, epoch: int) -> Tensor | None:
-        """The numbers of the images that make up the epoch, int64 [N]. None: all of them, shuffled."""
+    def epoch_order(self, epoch: int) -> Tensor | None:
+        """Return the indices of the images that make up the epoch, int64 [N]. None: all of them, shuffled."""
         return None
 
-    @property
-    def fresh(self) -> tuple[Tensor, ...]:
-        """Parameters that `before_epoch` has set anew: what the optimiser remembers of them is forgotten."""
+    def reinitialized_parameters(self) -> tuple[Tensor, ...]:
+        """Return the parameters that `before_epoch` has set anew: their optimizer state is cleared."""
         return ()
 
-    def after_step(self, encoder: Encoder, *kept: Tensor) -> None:
-        """After the optimiser's step, without gradients and inside the graph; `kept` is what the loss handed on."""
+    def after_step(self, encoder: Encoder, *carry: Tensor) -> None:
+        """Update the state after each batch, without gradients and inside the graph."""
+
+    def describe_views(self) -> str:
+        return pluralize(len(self.augmentations()), "basic view")
 
 
-def basic(config: TrainConfig) -> BasicAugment:
-    """The basic family of a configuration."""
-    return BasicAugment.preset(config.basic, flip=0.5 if config.flip else 0.0)
-
-
-def needs_no_head(setting: Setting) -> None:
-    """For a method whose loss is of features: a head would stay as it was drawn, and be evaluated."""
-    if not isinstance(setting.encoder.head, nn.Identity):
-        raise AAGError(f"--method {setting.config.method} trains no head; use --head none")
-
-
-def full_precision(tensor: Tensor) -> torch.autocast:
-    """No autocast: products are computed in what their operands are."""
-    return torch.autocast(tensor.device.type, enabled=False)
+def check_no_head(method: Method, encoder: Encoder) -> None:
+    """For methods that train the features: an untrained head would be evaluated."""
+    if not isinstance(encoder.head, nn.Identity):
+        raise AAGError(f"--method {method.name} trains no head; use --head none")

@@ -9,20 +9,20 @@ contrastive estimation in place of the softmax over all images, which is for set
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from aag.augment import Augmentation
-from aag.config import TrainConfig
 from aag.losses import unit
 from aag.methods.bank import Bank
-from aag.methods.base import Embeddings, Method, Outcome, Setting, basic
+from aag.methods.base import Embeddings, Method, MethodContext, MethodSettings, Recipe, StepOutput
 from aag.nets import Encoder
 from aag.rng import Stream, keys, uniforms
+from aag.settings import Momentum, Range, Temperature
 
 
 class NCE(NamedTuple):
@@ -47,65 +47,68 @@ def log_normaliser(s: Tensor, images: int) -> Tensor:
     return s.flatten().logsumexp(dim=0) + math.log(images / s.numel())
 
 
-class Instance(Method):
-    logs: tuple[str, ...] = ("positive_probability",)
-    log_z: Tensor  # of the NCE loss: log Z, fixed by the first batch
-    step: Tensor  # of the NCE loss: how many batches there were
+@dataclass(frozen=True)
+class BankSettings(MethodSettings):
+    """Settings of methods with a memory bank."""
 
-    def __init__(
-        self,
-        views: Sequence[Augmentation],
-        images: int,
-        dim: int,
-        temperature: float = 0.1,
-        momentum: float = 0.5,
-        *,
-        negatives: int = 0,
-        seed: int = 0,
-        joint: bool = True,
-    ) -> None:
-        """For so many training images and embeddings of so many dimensions. `negatives`: noise samples of NCE."""
-        super().__init__(views, joint=joint)
-        self.temperature, self.negatives, self.seed = temperature, negatives, seed
-        self.bank = Bank(images, dim, momentum, seed)
-        if negatives:
+    basic: Literal["paper", "isif", "simclr", "crop", "amdim"] = "isif"
+    flip: bool = False
+    temperature: Temperature = 0.1
+    """τ: cosine similarities are divided by it."""
+    bank_momentum: Momentum = 0.5
+    """Fraction of the old embedding that the memory bank keeps."""
+
+
+@dataclass(frozen=True)
+class InstanceSettings(BankSettings):
+    negatives: Annotated[int, Range(at_least=0)] = 0
+    """Noise samples of the NCE loss. 0: the softmax over all images."""
+
+
+class Instance(Method):
+    name = "instance"
+    settings_type: type[BankSettings] = InstanceSettings
+    settings: InstanceSettings
+    recipes = {
+        "instance": Recipe(
+            about="Instance discrimination: one view against a memory bank of all images, full softmax",
+            expect="CIFAR-10, ResNet-18: kNN 80.8 in the paper; 81.3 here, in 3 minutes on one H200",
+            options={"schedule": "step"},
+            # One view per image: epochs are cheap, and a bank needs many. τ 0.1 at the demo's rate ends 2 points lower.
+            demo={"epochs": 24, "lr": 0.06, "temperature": 0.2},
+        )
+    }
+    log_names: tuple[str, ...] = ("positive_probability",)
+    log_z: Tensor  # of the NCE loss: log Z, fixed by the first batch
+    step: Tensor  # of the NCE loss: batches so far
+
+    def augmentations(self) -> tuple[Augmentation, ...]:
+        return (self.settings.basic_augmentation(),)
+
+    def setup(self, context: MethodContext) -> None:
+        self.seed = context.train.seed
+        self.bank = Bank(context.images, context.encoder.embedding_dim, self.settings.bank_momentum, self.seed)
+        self.negatives = getattr(self.settings, "negatives", 0)  # which AND has not
+        if self.negatives:
             self.register_buffer("log_z", torch.zeros(()))
             self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
-    @classmethod
-    def families(cls, config: TrainConfig) -> tuple[Augmentation, ...]:
-        return (basic(config),)
-
-    @classmethod
-    def from_setting(cls, setting: Setting) -> Self:
-        return cls(**cls.shared(setting), negatives=setting.config.negatives)
-
-    @classmethod
-    def shared(cls, setting: Setting) -> dict[str, Any]:
-        """What all methods with a bank are built from."""
-        config = setting.config
-        return {
-            "views": cls.families(config), "images": setting.images,
-            "dim": setting.encoder.embedding_dim, "temperature": config.temperature, "momentum": config.bank_momentum,
-            "seed": config.seed, "joint": config.forward == "joint",
-        }  # fmt: skip
-
-    def loss(self, embeddings: Embeddings, index: Tensor) -> Outcome:
+    def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         (x,) = embeddings
         v = unit(x)
         if self.negatives:
             return self._nce(v, index)
-        log_p = self.bank.match(v, index[:, None], temperature=self.temperature).log_share
-        return Outcome(-log_p.mean(), [log_p.detach().exp().mean()], (index, v.detach()))
+        log_p = self.bank.match(v, index[:, None], temperature=self.settings.temperature).log_share
+        return StepOutput(-log_p.mean(), (log_p.detach().exp().mean(),), (index, v.detach()))
 
-    def _nce(self, v: Tensor, index: Tensor) -> Outcome:
+    def _nce(self, v: Tensor, index: Tensor) -> StepOutput:
         """The probability that it is told from noise is logged."""
         picked = torch.cat([index[:, None], self.noise(index)], dim=1)  # [n, 1 + K]
-        s = torch.bmm(self.bank.rows[picked], v[:, :, None]).squeeze(2) / self.temperature
+        s = torch.bmm(self.bank.rows[picked], v[:, :, None]).squeeze(2) / self.settings.temperature
         log_z = torch.where(self.step == 0, log_normaliser(s.detach(), len(self.bank.rows)), self.log_z)
         losses = nce(s, log_z, len(self.bank.rows))
         told = -losses.positive.detach()
-        return Outcome((losses.positive + losses.noise).mean(), [told.exp().mean()], (index, v.detach(), log_z))
+        return StepOutput((losses.positive + losses.noise).mean(), (told.exp().mean(),), (index, v.detach(), log_z))
 
     def noise(self, index: Tensor) -> Tensor:
         """The numbers of K images for each of these, drawn uniformly and for this step: int64 [n, K]."""
@@ -113,8 +116,8 @@ class Instance(Method):
         # In float64: in float32, a draw just below 1 could be rounded up to N.
         return (uniforms(key, self.negatives).double() * len(self.bank.rows)).long()
 
-    def after_step(self, encoder: Encoder, *kept: Tensor) -> None:
-        index, v, *log_z = kept
+    def after_step(self, encoder: Encoder, *carry: Tensor) -> None:
+        index, v, *log_z = carry
         self.bank.update(index, v)
         if self.negatives:
             self.log_z.copy_(log_z[0])

@@ -1,12 +1,20 @@
-"""The loop: steps, schedule, checkpoints, metrics.
+"""Training: settings, recipes, the loop, checkpoints.
 
-config = aag.config.recipe_config("paper", "cifar10")
-result = aag.training.train(config)
+    result = aag.train("photos/", epochs=100)
+    trainer = Trainer(encoder, method, images, TrainSettings(epochs=100), run=Run("runs/mine"))
+    trainer.fit()  # resumes if the run has a checkpoint
 """
 
-from aag.training.loop import train
-from aag.training.reporter import Reporter
-from aag.training.result import Result, summarise
-from aag.training.run import Run
+from aag.runs import Run
+from aag.settings import TrainSettings
+from aag.training.api import Execution, TrainResult, build_encoder, load_sets, train, train_run
+from aag.training.callbacks import KNN, Callback
+from aag.training.recipes import choose_recipe, find_recipe, recipe_settings, recipes, run_name
+from aag.training.settings import DataSettings, RunSettings
+from aag.training.trainer import Trainer
 
-__all__ = ["Reporter", "Result", "Run", "summarise", "train"]
+__all__ = [
+    "KNN", "Callback", "DataSettings", "Execution", "Run", "RunSettings", "TrainResult", "TrainSettings", "Trainer",
+    "build_encoder", "choose_recipe", "find_recipe", "load_sets", "recipe_settings", "recipes", "run_name", "train",
+    "train_run",
+]  # fmt: skip

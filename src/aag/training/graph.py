@@ -34,7 +34,7 @@ class _Copy(ctypes.Structure):  # CUDA_MEMCPY3D
     ]  # fmt: skip
 
 
-def copies_for_sets(graph: torch.cuda.CUDAGraph, zeros: torch.Tensor) -> int:
+def replace_memsets(graph: torch.cuda.CUDAGraph, zeros: torch.Tensor) -> int:
     """Replaces the sets of zeros in a captured graph (keep_graph=True) by copies from `zeros`; returns how many.
 
     Where the driver refuses one, that one stays.

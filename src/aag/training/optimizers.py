@@ -1,6 +1,6 @@
-"""SGD, LARS and Adam as a captured step needs them: the learning rate is a tensor, and all state has a name.
+"""SGD, LARS and Adam for CUDA graphs: the learning rate is a tensor, and all state has a name.
 
-`torch.optim` has the same arithmetic for the first and the last, but building one of its optimisers takes seconds.
+`torch.optim` computes SGD and Adam alike, but building one of its optimizers imports the compiler, which takes seconds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,30 +8,30 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from aag.config import TrainConfig
+from aag.settings import TrainSettings
 
 
 class Optimizer:
-    """Weights without a gradient stay as they are. `lr` may change between replays of a graph."""
+    """Steps all parameters that have a gradient. `lr` may change between replays of a graph."""
 
-    kinds: tuple[str, ...] = ("momentum",)  # of state, one tensor each for every weight
-    fused_rule = ""  # of its steps, for kernels that can take them during backward; empty where none can
+    state_kinds: tuple[str, ...] = ("momentum",)  # one tensor each per parameter
+    fused_rule = ""  # update rule of the kernels that step during backward; empty where there is none
 
     def __init__(self, parameters: Mapping[str, Tensor], momentum: float, weight_decay: float) -> None:
         self.parameters = dict(parameters)
         self.momentum, self.weight_decay = momentum, weight_decay
         self.lr = torch.zeros((), device=next(iter(self.parameters.values())).device)
-        self._held = {
+        self._state = {
             kind: {parameter: torch.zeros_like(parameter) for parameter in self.parameters.values()}
-            for kind in self.kinds
+            for kind in self.state_kinds
         }
-        self.velocity = self._held["momentum"]
+        self.velocity = self._state["momentum"]
 
     def weight_decay_of(self, weight: Tensor) -> float:
         return self.weight_decay
 
     def trust_coefficient(self, weight: Tensor) -> float:
-        """By which factor its step is in proportion to |weight| / |slope|; 0: it is not."""
+        """Return LARS's factor of |weight| / |gradient| for a parameter; 0 where its step is not scaled so."""
         return 0.0
 
     def zero_grad(self) -> None:
@@ -39,19 +39,19 @@ class Optimizer:
             parameter.grad = None
 
     def state(self) -> dict[str, Tensor]:
-        """What a step changes besides the weights."""
+        """Return what a step changes besides the parameters, by name."""
         return {
-            f"{kind}.{name}": held[parameter]
-            for kind, held in self._held.items()
+            f"{kind}.{name}": tensors[parameter]
+            for kind, tensors in self._state.items()
             for name, parameter in self.parameters.items()
         }
 
     @torch.no_grad()
-    def forget(self, parameters: Iterable[Tensor]) -> None:
-        """These start anew."""
+    def reset(self, parameters: Iterable[Tensor]) -> None:
+        """Clear the state of parameters that were initialized anew."""
         for parameter in parameters:
-            for held in self._held.values():
-                held[parameter].zero_()
+            for tensors in self._state.values():
+                tensors[parameter].zero_()
 
     @torch.no_grad()
     def step(self) -> None:
@@ -66,7 +66,7 @@ class Optimizer:
 class SGD(Optimizer):
     """velocity ← momentum · velocity + (grad + weight_decay · weight); weight ← weight − lr · velocity.
 
-    With Nesterov's momentum the weights move by grad + weight_decay · weight + momentum · velocity instead.
+    With Nesterov momentum the weights move by grad + weight_decay · weight + momentum · velocity instead.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class SGD(Optimizer):
 
 
 class LARS(Optimizer):
-    """SGD whose step is in proportion to the layer's weights, as SimCLR has it (You et al. 2017).
+    """Layer-wise adaptive rate scaling, in SimCLR's variant (You et al. 2017).
 
-    slope = grad + weight_decay · weight; velocity ← momentum · velocity + lr · (0.001 |weight| / |slope|) · slope;
+    g = grad + weight_decay · weight; velocity ← momentum · velocity + lr · (0.001 |weight| / |g|) · g;
     weight ← weight − velocity. Vectors (biases, batch norms) take plain steps without decay.
     """
 
@@ -104,22 +104,22 @@ class LARS(Optimizer):
             chosen = [(w, g) for w, g in zip(weights, grads, strict=True) if (self.trust_coefficient(w) > 0) == layers]
             if not chosen:
                 continue
-            own, slopes = [w for w, _ in chosen], [g for _, g in chosen]
+            own, gradients = [w for w, _ in chosen], [g for _, g in chosen]
             rates = [self.lr] * len(own)
             if layers:
-                slopes = list(torch._foreach_add(slopes, own, alpha=self.weight_decay))
-                w, s = (torch.stack(torch._foreach_norm(values)) for values in (own, slopes))
-                rates = list((self.lr * torch.where((w > 0) & (s > 0), self.trust * w / s, 1.0)).unbind())
+                gradients = list(torch._foreach_add(gradients, own, alpha=self.weight_decay))
+                w, g = (torch.stack(torch._foreach_norm(values)) for values in (own, gradients))
+                rates = list((self.lr * torch.where((w > 0) & (g > 0), self.trust * w / g, 1.0)).unbind())
             velocity = [self.velocity[weight] for weight in own]
             torch._foreach_mul_(velocity, self.momentum)
-            torch._foreach_addcmul_(velocity, slopes, [rate.expand_as(w) for rate, w in zip(rates, own, strict=True)])
+            torch._foreach_addcmul_(velocity, gradients, [rate.expand_as(w) for rate, w in zip(rates, own, strict=True)])
             torch._foreach_sub_(own, velocity)
 
 
 class Adam(Optimizer):
     """Kingma and Ba 2014; `momentum` is β₁. The decay is added to the gradient."""
 
-    kinds = ("momentum", "square")
+    state_kinds = ("momentum", "square")
     beta2, eps = 0.999, 1e-8
 
     def __init__(self, parameters: Mapping[str, Tensor], momentum: float, weight_decay: float) -> None:
@@ -131,7 +131,7 @@ class Adam(Optimizer):
 
     def _update(self, weights: list[Tensor], grads: list[Tensor]) -> None:
         self.steps += 1
-        squares = self._held["square"]
+        squares = self._state["square"]
         torch._fused_adam_(
             weights, grads, [self.velocity[w] for w in weights], [squares[w] for w in weights], [],
             [self.steps] * len(weights), lr=self.lr, beta1=self.momentum, beta2=self.beta2,
@@ -139,8 +139,7 @@ class Adam(Optimizer):
         )  # fmt: skip
 
 
-def build(config: TrainConfig, parameters: Mapping[str, Tensor]) -> Optimizer:
-    """The optimiser of a configuration for these weights."""
-    if config.optimizer == "sgd":
-        return SGD(parameters, config.momentum, config.weight_decay, config.nesterov)
-    return {"lars": LARS, "adam": Adam}[config.optimizer](parameters, config.momentum, config.weight_decay)
+def build_optimizer(settings: TrainSettings, parameters: Mapping[str, Tensor]) -> Optimizer:
+    if settings.optimizer == "sgd":
+        return SGD(parameters, settings.momentum, settings.weight_decay, settings.nesterov)
+    return {"lars": LARS, "adam": Adam}[settings.optimizer](parameters, settings.momentum, settings.weight_decay)

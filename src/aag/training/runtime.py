@@ -1,29 +1,34 @@
 """The one place that decides where and how a run computes, and says why."""
 
+import os
+import time
 from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
-from aag.config import TrainConfig
 from aag.errors import AAGError
 from aag.kernels import unavailable_reason
-from aag.nets import NETWORKS
-from aag.nets.spec import EDGES
+from aag.nets.fused import unsupported_reason
 from aag.text import pluralize
+
+COMPILE_MODES = ("auto", "on", "off")
 
 
 @dataclass(frozen=True)
 class Runtime:
     device: torch.device
-    dtype: torch.dtype  # of the network's arithmetic; weights, loss and optimiser stay float32
-    kernels: bool  # run the network's layers, the loss and the augmentation by Triton kernels of our own
-    compile: bool  # torch.compile the forward and backward pass, where there are no kernels
-    graph: bool  # replay the whole step as one CUDA graph
-    reason: str
+    dtype: torch.dtype  # of the network; weights, loss and optimizer stay float32
+    kernels: bool = False  # run the network's layers by our Triton kernels
+    fused_step: bool = False  # update weights inside backward, where optimizer and settings allow it
+    compile: bool = False  # torch.compile the forward and backward pass, where the kernels do not support the network
+    graph: bool = False  # replay the whole step as one CUDA graph
+    reason: str = ""
 
     def __str__(self) -> str:
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
-        parts = [name, "bf16" if self.dtype == torch.bfloat16 else "fp32", "channels last"]
+        cuda = self.device.type == "cuda"
+        name = torch.cuda.get_device_name(self.device) if cuda else f"CPU, {pluralize(torch.get_num_threads(), 'thread')}"
+        parts = [name, self.precision, "channels last"]
         parts += ["Triton kernels"] * self.kernels + ["torch.compile"] * self.compile + ["CUDA graph"] * self.graph
         return ", ".join(parts) + (f" ({self.reason})" if self.reason else "")
 
@@ -31,62 +36,96 @@ class Runtime:
     def is_plain(self) -> bool:
         return not (self.kernels or self.compile or self.graph)
 
-    def fallback(self, reason: str) -> "Runtime":
-        """After a failure: torch.compile instead of kernels, then plain PyTorch, which always works."""
+    @property
+    def precision(self) -> str:
+        return "bf16" if self.dtype == torch.bfloat16 else "fp32"
+
+    @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        """The dtype to encode images with; None for float32."""
+        return None if self.dtype == torch.float32 else self.dtype
+
+    def fallback(self, error: str) -> "Runtime":
+        """Return the next simpler way to compute after a failure; plain PyTorch always works."""
+        if self.kernels and self.fused_step:
+            return replace(self, fused_step=False, reason=f"no update inside backward: {error}")
         if self.kernels:
-            return replace(self, kernels=False, compile=True, reason=f"kernels failed: {reason}")
-        return replace(self, compile=False, graph=False, reason=f"compiling failed: {reason}")
+            return replace(self, kernels=False, compile=True, reason=f"kernels failed: {error}")
+        return replace(self, compile=False, graph=False, reason=f"compilation failed: {error}")
 
 
-def decide(config: TrainConfig) -> Runtime:
-    device = _device(config.device)
-    if device.type == "cpu":
-        if (
-            config.precision == "bf16"
-        ):  # PyTorch picks instructions for it that some virtual machines only claim to have
-            raise AAGError("--precision bf16 needs a GPU; on a CPU use fp32")
-        reason = "" if config.device == "cpu" else "no GPU found"
-        return Runtime(device, torch.float32, False, config.compile == "on", False, reason)
-
-    reasons = []
-    # Not torch.cuda.is_bf16_supported(), which also counts emulation.
-    native = torch.cuda.get_device_capability(device) >= (8, 0)
-    dtype = torch.bfloat16 if config.precision == "bf16" or (config.precision == "auto" and native) else torch.float32
-    if config.precision == "auto" and not native:
-        reasons.append("fp32: this GPU has no bf16")
-    graph = config.compile != "off"
-    against = unavailable_reason(device) if graph else ""
-    if against:
-        reasons.append(f"neither kernels nor torch.compile: {against}")
-    compiled = graph and not against
-    kernels = compiled and not (without := _without_kernels(config))
-    if compiled and not kernels:
-        reasons.append(f"no kernels: {without}")
-    return Runtime(device, dtype, kernels, compiled and not kernels, graph, "; ".join(reasons))
+def choose_runtime(encoder: nn.Module, device: torch.device, precision: str, compile: str = "auto") -> Runtime:
+    """Decide how to train an encoder on a device with this (resolved) precision."""
+    if compile not in COMPILE_MODES:
+        raise AAGError(f"--compile must be one of {', '.join(COMPILE_MODES)}, not {compile!r}")
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    if device.type != "cuda":
+        return Runtime(device, dtype, compile=compile == "on")
+    if compile == "off":
+        return Runtime(device, dtype)
+    if problem := unavailable_reason(device):
+        return Runtime(device, dtype, graph=True, reason=f"no Triton kernels and no torch.compile: {problem}")
+    problem = unsupported_reason(encoder)
+    return Runtime(
+        device,
+        dtype,
+        kernels=not problem,
+        fused_step=not problem,
+        compile=bool(problem),
+        graph=True,
+        reason=f"no kernels: {problem}" if problem else "",
+    )
 
 
-def _without_kernels(config: TrainConfig) -> str:
-    """Why a run has to do without our kernels for its network; empty where it has not."""
-    plain = config.network.removesuffix(EDGES)
-    if plain.endswith("+sobel") or plain == "amdim":
-        return f"none for {config.network}"
-    if plain not in NETWORKS:
-        return f"{config.network} is timm's"
-    if config.network.startswith("resnet") and config.width % 16:
-        return f"{config.width} is no multiple of 16"
-    return "" if config.forward == "joint" else "one view at a time"
-
-
-def _device(name: str) -> torch.device:
+def find_device(name: str = "auto") -> torch.device:
+    """Return the device of this name (auto, cpu, cuda or cuda:N) and make it the current one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return torch.device("cpu")
+    kind, _, number = name.partition(":")
+    if kind != "cuda" or not (number or "0").isdecimal():
+        raise AAGError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    number = int(name.partition(":")[2] or 0)
-    if number >= count:
-        found = f"sees {pluralize(count, 'CUDA device')}" if count else "sees no CUDA device"
-        raise AAGError(f"--device {name} was asked for, but PyTorch {found}; use --device cpu, or auto")
-    device = torch.device("cuda", number)
+    if int(number or 0) >= count:
+        found = f"finds {pluralize(count, 'CUDA device')}" if count else "finds no CUDA device"
+        raise AAGError(f"--device {name}: PyTorch {found}; use --device cpu or auto")
+    device = torch.device("cuda", int(number or 0))
     torch.cuda.set_device(device)  # streams and graphs are made on the current device
     return device
+
+
+def choose_precision(device: torch.device, wanted: str = "auto") -> str:
+    """Return bf16 or fp32. auto: bf16 where the GPU has it natively."""
+    if wanted == "bf16" and device.type != "cuda":
+        # PyTorch picks instructions for it that some virtual machines only claim to have.
+        raise AAGError("--precision bf16 needs a GPU; on a CPU use fp32")
+    if wanted != "auto":
+        return wanted
+    # Not torch.cuda.is_bf16_supported(), which also counts emulation.
+    native = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return "bf16" if native else "fp32"
+
+
+def choose_threads(device: torch.device) -> None:
+    """On a CPU, use all cores or one, whichever is faster now, unless the user has chosen.
+
+    Threads wait for each other after every operation. Where other processes hold some of the cores, all of ours wait
+    for the slowest, and one thread alone is several times faster.
+    """
+    threads = torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if device.type != "cpu" or threads == 1 or threads != cores or "OMP_NUM_THREADS" in os.environ:
+        return
+    layer, x = nn.Conv2d(16, 16, 3, padding=1), torch.zeros(64, 16, 32, 32)
+
+    def seconds(count: int) -> float:
+        torch.set_num_threads(count)
+        started = time.perf_counter()
+        for _ in range(8):
+            layer(x).relu_().sum().backward()
+        return time.perf_counter() - started
+
+    seconds(threads)  # the first call sets up
+    many, one = (min(seconds(count) for _ in range(2)) for count in (threads, 1))
+    torch.set_num_threads(1 if one < many else threads)

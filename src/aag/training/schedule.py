@@ -2,22 +2,19 @@
 
 import math
 
-from aag.config import TrainConfig
+from aag.settings import TrainSettings
 
 
-def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
-    """At global step 0, 1, …: linear warm-up, then cosine to zero, drops, or nothing; anew in every round."""
-    peak = config.lr * config.batch_size / 128
-    epochs = config.epochs // config.rounds
-    warmup_epochs = config.warmup_epochs
-    if warmup_epochs is None:
-        warmup_epochs = min(10, epochs // 2) if config.batch_size > 256 else 0
-    warmup, total = warmup_epochs * steps_per_epoch, epochs * steps_per_epoch
+def learning_rate(settings: TrainSettings, step: int, steps_per_epoch: int) -> float:
+    """Return the rate at global step 0, 1, …: linear warm-up, then the schedule; both restart in every round."""
+    assert settings.warmup_epochs is not None, "settings are resolved before training"
+    peak = settings.lr * (settings.batch_size * settings.accumulate) / 128
+    warmup, total = settings.warmup_epochs * steps_per_epoch, settings.round_epochs * steps_per_epoch
     step %= total
     if step < warmup:
         return peak * (step + 1) / warmup
-    if config.schedule == "cosine":
+    if settings.schedule == "cosine":
         return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
-    if config.schedule == "constant":
+    if settings.schedule == "constant":
         return peak
-    return peak * config.decay_by ** sum(step >= share * total for share in config.decay_at)
+    return peak * settings.decay_by ** sum(step >= fraction * total for fraction in settings.decay_at)

@@ -1,54 +1,64 @@
-"""One training step: views in, statistics out. By kernels, compiled or plain; as a CUDA graph where it can be."""
+"""One training step: views in, statistics out. By kernels, compiled or plain; as a CUDA graph where possible."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from aag.config import TrainConfig
 from aag.errors import AAGError
 from aag.kernels import dry_run
 from aag.methods import Method
 from aag.nets import Encoder
-from aag.training import optimizers
-from aag.training.graph import copies_for_sets
+from aag.settings import TrainSettings
+from aag.training.batches import Batch
+from aag.training.graph import replace_memsets
+from aag.training.optimizers import build_optimizer
 from aag.training.runtime import Runtime
-from aag.training.views import Batch
 
 if TYPE_CHECKING:
     from aag.nets.fused import Fused
 
 
 class Step:
-    """Forward, loss, backward, the optimiser and the method's memory; returns float32 statistics, `names` long."""
+    """Forward, loss, backward, optimizer and the method's state; returns float32 statistics, one per name in `names`.
 
-    def __init__(self, encoder: Encoder, method: Method, config: TrainConfig, runtime: Runtime) -> None:
-        self.encoder, self.method, self.runtime = encoder, method, runtime
-        self.names = ["loss", *method.logs]
-        trained = {name: weight for name, weight in method.named_parameters() if weight.requires_grad}
-        named = {**dict(encoder.named_parameters()), **{f"method.{name}": weight for name, weight in trained.items()}}
-        self.optimizer = optimizers.build(config, named)
-        self.fused = self._by_kernels() if runtime.kernels else []  # the trained encoder's first
-        self._objective = _compiled(self._loss) if runtime.compile else self._loss
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._held: Batch | None = None
-        self._zeros = self._statistics = torch.empty(0)
+    With `accumulate`, a batch is the first, a middle or the last one of those whose gradients are averaged.
+    """
 
-    def __call__(self, batch: Batch, lr: float) -> Tensor:
-        """The statistics tensor is overwritten by the next call where a graph is replayed."""
+    def __init__(self, encoder: Encoder, method: Method, settings: TrainSettings, runtime: Runtime) -> None:
+        self.encoder, self.method, self.settings, self.runtime = encoder, method, settings, runtime
+        self.names = ["loss", *method.log_names]
+        named = {**dict(encoder.named_parameters()), **{f"method.{n}": w for n, w in method.named_parameters()}}
+        trained = {name: weight for name, weight in named.items() if weight.requires_grad}
+        if not trained:
+            raise AAGError("all parameters are frozen: there is nothing to train; freeze fewer")
+        self.optimizer = build_optimizer(settings, trained)
+        self.fused = self._make_fused() if runtime.kernels else []  # the trained encoder's first
+        self._objective = _compile(self._loss) if runtime.compile else self._loss
+        self._graphs: dict[tuple[bool, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._inputs: Batch | None = None  # what the graphs read
+        self._zeros = torch.empty(0)
+
+    def __call__(self, batch: Batch, lr: float, *, first: bool = True, last: bool = True) -> Tensor:
+        """Run a batch. `first` starts new gradients, `last` ends in an optimizer step.
+
+        Where a graph is replayed, the next call overwrites the returned statistics.
+        """
         self.optimizer.lr.fill_(lr)
         if not self.runtime.graph:
-            return self._run(batch)
-        if self._graph is None:
+            return self._run(batch, first=first, last=last)
+        if not self._graphs:
             self.warm_up(lambda: batch)
-        self._hold(batch)
-        self._graph.replay()  # type: ignore[union-attr]
-        return self._statistics
+        self._copy_inputs(batch)
+        graph, statistics = self._graphs[first, last]
+        graph.replay()
+        return statistics
 
     def state(self) -> dict[str, Tensor]:
-        """Everything a step changes, by name."""
+        """Return everything that a step changes, by name."""
         tensors = {f"encoder.{name}": value for name, value in self.encoder.state_dict().items()}
         tensors.update({f"method.{name}": value for name, value in self.method.state_dict().items()})
         return {**tensors, **self.optimizer.state()}
@@ -57,102 +67,124 @@ class Step:
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         state = self.state()
         if state.keys() != tensors.keys() or any(state[name].shape != value.shape for name, value in tensors.items()):
-            raise AAGError("the checkpoint's weights have other names than this version's; choose another --out")
+            raise AAGError("the checkpoint's weights do not fit this version's network; choose another --out")
         for name, own in state.items():
             own.copy_(tensors[name])
         for fused in self.fused:
             fused.refresh()
 
     def warm_up(self, make_batch: Callable[[], Batch]) -> None:
-        """Compiles and captures, and leaves no trace in the state, whether it succeeds or fails.
+        """Compile and capture; the state is unchanged afterwards, whether that succeeds or fails.
 
         `make_batch` is compiled along with the step where it has kernels.
         """
-        kept = {name: value.clone() for name, value in self.state().items()}
+        before = {name: value.clone() for name, value in self.state().items()}
         try:
             if self.runtime.kernels:
                 with dry_run():
                     self._run(make_batch())
             batch = make_batch()
             if self.runtime.graph:
-                self._hold(batch)
-                self._graph, self._statistics = self._capture("update")
+                self._copy_inputs(batch)
+                places = [(True, True)] if self.settings.accumulate == 1 else list(product((True, False), repeat=2))
+                self._graphs = {place: self._capture("update", *place) for place in places}
             else:
                 self._run(batch)
+                self.optimizer.zero_grad()
         finally:
-            self.load_state(kept)
+            self.load_state(before)
 
     def replayable(self, batch: Batch, until: str) -> Callable[[], object]:
-        """The step up to and including "forward", "backward" or "update", as training runs it, to be timed."""
-        held = self._hold(batch)
+        """Return the step up to and including "forward", "backward" or "update", as training runs it, to be timed."""
+        inputs = self._copy_inputs(batch)
         if not self.runtime.graph:
-            return lambda: self._run(held, until)
-        return self._capture(until)[0].replay
+            return lambda: self._run(inputs, until)
+        return self._capture(until, True, True)[0].replay
 
-    def _hold(self, batch: Batch) -> Batch:
-        """What all graphs read: their batch, and zeros."""
-        if self._held is None:  # only once: a graph keeps the addresses
-            self._held = Batch(*(torch.empty_like(part, memory_format=torch.contiguous_format) for part in batch))
+    def _copy_inputs(self, batch: Batch) -> Batch:
+        if self._inputs is None:  # only once: graphs keep the addresses
+            self._inputs = Batch(*(torch.empty_like(part, memory_format=torch.contiguous_format) for part in batch))
             self._zeros = torch.zeros(2**20, dtype=torch.uint8, device=batch.views.device)
-        for own, part in zip(self._held, batch, strict=True):
+        for own, part in zip(self._inputs, batch, strict=True):
             own.copy_(part)
-        return self._held
+        return self._inputs
 
     def _loss(self, views: Tensor, index: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         with torch.autocast(views.device.type, torch.bfloat16, enabled=self.runtime.dtype == torch.bfloat16):
-            loss, log, kept = self.method(self.encoder, views, index)
-        return loss, torch.stack([loss.detach(), *log]).float(), kept
+            loss, log, carry = self.method(self.encoder, views, index)
+        return loss, torch.stack([loss.detach(), *log]).float(), tuple(carry)
 
-    def _run(self, batch: Batch, until: str = "update") -> Tensor:
-        self.optimizer.zero_grad()
-        with ExitStack() as inside:
+    def _run(self, batch: Batch, until: str = "update", first: bool = True, last: bool = True) -> Tensor:
+        if first:
+            self._clear_gradients()
+        with ExitStack() as stack:
             for fused in self.fused:
-                inside.enter_context(fused)
-            loss, statistics, kept = self._objective(*batch)
+                stack.enter_context(fused)
+            loss, statistics, carry = self._objective(*batch)
         if until == "forward":
             return statistics
         for fused in self.fused:
             fused.learning = until == "update"
-        loss.backward()
+        (loss if self.settings.accumulate == 1 else loss / self.settings.accumulate).backward()
         for fused in self.fused:
             fused.join()
         if until == "update":
-            self.optimizer.step()
+            if last:
+                self._update()
             with torch.no_grad():
-                self.method.after_step(self.encoder, *kept)
+                self.method.after_step(self.encoder, *carry)
             for fused in self.fused:
                 if fused.optimizer is None:
                     fused.refresh()
         return statistics
 
-    def _by_kernels(self) -> "list[Fused]":
-        from aag.nets.fused import Fused
+    def _update(self) -> None:
+        if self.settings.clip_grad:
+            parameters = self.optimizer.parameters.values()
+            torch.nn.utils.clip_grad_norm_(parameters, self.settings.clip_grad, foreach=True)
+        self.optimizer.step()
 
-        own = self.optimizer if self.optimizer.fused_rule else None  # by which the kernels can step in backward
-        trained = Fused(self.encoder, self.runtime.dtype, own)
+    def _clear_gradients(self) -> None:
+        if self.settings.accumulate == 1:
+            self.optimizer.zero_grad()
+            return
+        # Gradients that live from batch to batch stay where they are: the graphs of a window share them.
+        for parameter in self.optimizer.parameters.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        torch._foreach_zero_([parameter.grad for parameter in self.optimizer.parameters.values()])
+
+    def _make_fused(self) -> "list[Fused]":
+        from aag.nets.fused import Fused  # needs triton
+
+        settings, optimizer = self.settings, self.optimizer
+        whole = all(weight.requires_grad for weight in self.encoder.parameters())
+        inside = self.runtime.fused_step and whole and settings.accumulate == 1 and not settings.clip_grad
+        trained = Fused(self.encoder, self.runtime.dtype, optimizer if inside and optimizer.fused_rule else None)
         # Encoders that a method keeps for itself are not trained, but change after every step.
         others = [part for part in self.method.modules() if isinstance(part, Encoder)]
         return [trained, *(Fused(part, self.runtime.dtype) for part in others)]
 
-    def _capture(self, until: str) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        batch = self._held
+    def _capture(self, until: str, first: bool, last: bool) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        batch = self._inputs
         assert batch is not None
-        _on_side_stream(lambda: [self._run(batch, until) for _ in range(3)])
-        self.optimizer.zero_grad()  # the graph's own pool then holds the gradients
+        _on_side_stream(lambda: [self._run(batch, until, first, last) for _ in range(3)])
+        if self.settings.accumulate == 1:
+            self.optimizer.zero_grad()  # the graph's own pool then holds the gradients
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         with torch.cuda.graph(graph):
-            statistics = self._run(batch, until)
-        copies_for_sets(graph, self._zeros)
+            statistics = self._run(batch, until, first, last)
+        replace_memsets(graph, self._zeros)
         graph.instantiate()
         return graph, statistics
 
 
-def _compiled(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Without one fusion of reductions, which stops on batch norm of a part of the batch (torch 2.11)."""
-    from torch._inductor import list_options
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile without one fusion of reductions, which fails on ghost batch norm (torch 2.11)."""
+    from torch._inductor import list_options  # takes seconds
 
     fusion = "triton.mix_order_reduction"
-    return torch.compile(work, dynamic=False, options={fusion: False} if fusion in list_options() else {})
+    return torch.compile(function, dynamic=False, options={fusion: False} if fusion in list_options() else {})
 
 
 def _on_side_stream(work: Callable[[], object]) -> None:

@@ -1,0 +1,221 @@
+"""A run is a folder: its file names, how it is created, locked and read, and what came of it. No torch here."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aag.errors import AAGError
+from aag.files import write_bytes, explain_write_errors, write_json
+from aag.text import pluralize
+
+Json = dict[str, Any]
+SECTIONS = ("data", "encoder", "method", "train")  # of the settings
+IGNORED = {".lock"}  # files that do not count in an empty folder
+
+
+class Run:
+    """The files of a run. `settings` is nested JSON by section; see `aag.training.RunSettings`."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.config_file = self.folder / "config.json"
+        self.metrics_file = self.folder / "metrics.jsonl"
+        self.checkpoint = self.folder / "last.ckpt"
+        self.encoder_file = self.folder / "encoder.safetensors"
+        self.evaluation_file = self.folder / "evaluation.json"
+        self.skipped_file = self.folder / "skipped.txt"
+
+    @staticmethod
+    def open(folder: str | Path) -> "Run":
+        """Return a run that exists; a file inside its folder will do."""
+        run = Run(folder)
+        # os.path answers False, where pathlib raises, for what may not be looked at.
+        if os.path.isfile(folder) and os.path.isfile(run.folder.parent / "config.json"):
+            run = Run(run.folder.parent)
+        if os.path.isfile(run.folder):
+            raise AAGError(f"{folder} is a file; give a run folder, which aag train makes")
+        if not os.path.isdir(run.folder):
+            raise AAGError(f"{folder}: no such run folder")
+        if not os.path.isfile(run.config_file):
+            raise AAGError(f"{folder} is not a run folder: it holds no config.json")
+        return run
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        return os.path.exists(self.config_file)
+
+    def check(self, settings: Json) -> None:
+        """Raise unless the folder is new, empty, or a run with these settings (or fewer epochs, see `extends`)."""
+        if self.exists():
+            there = self.settings()
+            if different := differences(there, settings):
+                if extends(there, settings):
+                    return
+                told = "; ".join(f"{name} {a} there, {b} here" for name, (a, b) in different.items())
+                raise AAGError(f"{self.folder} holds a run with other settings ({told}); {_advice(different, self)}")
+        elif os.path.exists(self.folder):
+            if not os.path.isdir(self.folder):
+                raise AAGError(f"{self.folder} is a file, not a run folder; choose another --out")
+            with explain_write_errors(self.folder):
+                found = sorted(set(os.listdir(self.folder)) - IGNORED)
+            if found:
+                raise AAGError(
+                    f"{self.folder} is not empty and not a run: it holds {found[0]!r}"
+                    f"{f' and {len(found) - 1} more' if len(found) > 1 else ''}; choose another --out"
+                )
+
+    def start(self, settings: Json, name: str = "") -> None:
+        """Write the settings of a new run, or of one that trains on for more epochs. Call it inside `lock`."""
+        self.check(settings)
+        if not self.exists() or self.settings() != settings:
+            write_json(self.config_file, {"name": name or self.folder.name, **settings})
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep a second process from writing to this folder; the system releases it however this process ends."""
+        with explain_write_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / ".lock").open("w")
+        with file:
+            try:
+                import fcntl  # not on Windows
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise AAGError(f"another process is using {self.folder}; choose another --out") from error
+            except (ImportError, OSError):  # Windows, or a file system without locks
+                pass
+            yield
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name that its settings gave the run, wherever its folder is."""
+        return str(self._read(self.config_file).get("name", self.folder.name))
+
+    def settings(self) -> Json:
+        """Return the resolved settings by section."""
+        found = self._read(self.config_file)
+        settings = {name: found[name] for name in SECTIONS if isinstance(found.get(name), dict)}
+        if len(settings) < len(SECTIONS):
+            raise AAGError(f"{self.config_file} does not hold the settings of a run of this version; train again")
+        return settings
+
+    def evaluation(self) -> Json:
+        if not os.path.exists(self.evaluation_file):
+            raise AAGError(f"{self.folder} is not evaluated; run aag evaluate {self.folder}")
+        return self._read(self.evaluation_file)
+
+    def _read(self, path: Path) -> Json:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise AAGError(f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
+            raise AAGError(f"{path} is damaged: it is not JSON") from error
+        if not isinstance(found, dict):
+            raise AAGError(f"{path} is damaged: it holds {str(found)[:20]!r}, not settings by name")
+        return found
+
+    def metrics(self) -> list[Json]:
+        """Return the rows logged so far; lines that are cut off or damaged are skipped."""
+        try:
+            lines = self.metrics_file.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise AAGError(f"cannot read {self.metrics_file}: {error.strerror}") from error
+        rows = []
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                row = json.loads(line)
+                if isinstance(row, dict) and {"kind", "epoch", "step"} <= row.keys():
+                    rows.append(row)
+        return rows
+
+    # --- logging ------------------------------------------------------------------------------------------------------
+
+    def log(self, rows: Iterable[Json]) -> None:
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        with explain_write_errors(self.metrics_file), self.metrics_file.open("a") as file:
+            file.write(text)
+
+    def filter_metrics(self, wanted: Callable[[Json], bool]) -> None:
+        """Drop rows, such as those after the checkpoint that a run resumes from: they will be logged again."""
+        lines = "".join(json.dumps(row) + "\n" for row in self.metrics() if wanted(row))
+        write_bytes(self.metrics_file, lines.encode())
+
+
+def flatten(settings: Mapping[str, Any]) -> Json:
+    """Settings by section as one dict by option; the sections' own names are `data`, `network` and `method`."""
+    flat: Json = {}
+    for section, values in settings.items():
+        for name, value in values.items():
+            flat[section if name in ("source", "name") else name] = value
+    return flat
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the options whose values differ, with both values; None where one side has no such option."""
+    a, b = flatten(there), flatten(here)
+    return {name: (a.get(name), b.get(name)) for name in {**a, **b} if a.get(name) != b.get(name)}
+
+
+def extends(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+    """Whether `here` only trains longer, with a schedule that does not depend on the number of epochs."""
+    different = differences(there, here)
+    constant = here["train"]["schedule"] == "constant" and here["train"]["rounds"] == 1
+    return set(different) == {"epochs"} and different["epochs"][0] < different["epochs"][1] and constant
+
+
+def _advice(different: Mapping[str, Any], run: Run) -> str:
+    if set(different) == {"epochs"}:
+        return (
+            f"this schedule depends on the number of epochs, so the run cannot be extended; "
+            f"to train on from its weights use --from {run.folder} with another --out"
+        )
+    return "choose another --out"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run's metrics say."""
+
+    knn_untrained: float | None
+    knn_last: float | None  # of the last epoch logged
+    knn_best: float | None  # chosen on the test set: logged, not reported
+    knn_best_epoch: int | None
+    seconds: float | None  # of training, without evaluation
+    views_per_second: float | None  # the median epoch's
+    missing: str  # what the metrics lack; empty where they are whole
+
+
+def summarize(run: Run, epochs: int) -> RunSummary:
+    """Read what came of a run that has finished so many epochs."""
+    rows = run.metrics()
+    knn = {row["epoch"]: row["knn"] for row in rows if row["kind"] == "knn"}
+    logged = {row["epoch"]: row for row in rows if row["kind"] == "epoch"}
+    trained = {epoch: accuracy for epoch, accuracy in knn.items() if epoch > 0}
+    best = max(trained, key=trained.__getitem__, default=None)
+    speeds = sorted(row["views_per_second"] for row in logged.values())
+    absent = [epoch for epoch in range(1, epochs + 1) if epoch not in logged]
+    return RunSummary(
+        knn_untrained=knn.get(0),
+        knn_last=trained[max(trained)] if trained else None,
+        knn_best=None if best is None else trained[best],
+        knn_best_epoch=best,
+        seconds=logged[epochs]["seconds"] if epochs in logged else None,
+        views_per_second=speeds[len(speeds) // 2] if speeds else None,
+        missing=f"{pluralize(len(absent), 'epoch')} of {epochs} not in {run.metrics_file.name}" if absent else "",
+    )
+
+
+def projection_file(records: Path, run_name: str) -> Path:
+    """Path of a run's t-SNE file, next to its record."""
+    return records / "tsne" / f"{run_name}.json"

@@ -1,0 +1,219 @@
+"""Settings: frozen dataclasses whose fields say what they accept, with their JSON form.
+
+A field's annotation is its whole declaration: type, choices (`Literal`), range (`Annotated[..., Range(...)]`). The
+command line, its help and validation read it from there. Nothing here imports torch.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from aag.errors import AAGError, unknown
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a numeric setting accepts. Floats must be finite anyway."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        limits = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
+        return " and ".join(f"{name} {value:g}" for name, value in limits.items() if value is not None) or "finite"
+
+
+Temperature = Annotated[float, Range(at_least=0.001, at_most=1000)]
+Momentum = Annotated[float, Range(at_least=0, below=1)]
+Seed = Annotated[int, Range(at_least=0, below=2**63)]
+
+
+class Settings:
+    """Base of all settings. Building one with a value that a field does not accept raises an AAGError."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def to_json(self) -> dict[str, Any]:
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        return from_json(cls, values)
+
+
+@dataclass(frozen=True)
+class TrainSettings(Settings):
+    """How to train, whatever the method, the network and the images."""
+
+    epochs: Annotated[int, Range(at_least=1)] = 200
+    """Passes over the images."""
+    batch_size: Annotated[int, Range(at_least=2)] = 128
+    """Images per step; each is seen in every view."""
+    lr: Annotated[float, Range(at_least=0)] = 0.03
+    """Learning rate for a batch of 128. Scaled by batch size / 128 (times --accumulate)."""
+    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    """cosine: to zero over the run; step: drops, see --decay-at; or constant."""
+    decay_at: tuple[float, ...] = (0.6, 0.8)
+    """Fractions of the epochs after which the learning rate drops (--schedule step)."""
+    decay_by: Annotated[float, Range(at_least=0)] = 0.1
+    """Factor of each drop (--schedule step)."""
+    rounds: Annotated[int, Range(at_least=1)] = 1
+    """Rounds that the epochs are divided into; the learning rate schedule restarts in each."""
+    warmup_epochs: Annotated[int, Range(at_least=0)] | None = None
+    """Epochs of linear warm-up. Default: 10 (at most half of a round) above a batch of 256, else none."""
+    optimizer: Literal["sgd", "lars", "adam"] = "sgd"
+    """sgd, lars or adam."""
+    momentum: Momentum = 0.9
+    """Momentum of SGD and LARS; β₁ of Adam."""
+    nesterov: bool = False
+    """Nesterov momentum (--optimizer sgd)."""
+    weight_decay: Annotated[float, Range(at_least=0)] = 5e-4
+    """Weight decay on all parameters; LARS excludes biases and batch norms."""
+    clip_grad: Annotated[float, Range(at_least=0)] = 0.0
+    """Largest norm of the gradient; larger ones are scaled down to it. 0: no clipping."""
+    accumulate: Annotated[int, Range(at_least=1)] = 1
+    """Batches whose gradients are averaged before each optimizer step. Negatives come from one batch only."""
+    freeze: tuple[str, ...] = ()
+    """Encoder parameters that are not trained: names or their beginnings, e.g. backbone.stem backbone.blocks.0"""
+    start_from: str | None = None
+    """Run folder or encoder file whose weights to start from (short: --from)."""
+    seed: Seed = 0
+    """Seed of the weights, the order of the images and all augmentations."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Precision of the network. auto: bf16 on a GPU that has it, else fp32."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(not 0 < fraction <= 1 for fraction in self.decay_at):
+            given = " ".join(f"{fraction:g}" for fraction in self.decay_at)
+            raise AAGError(f"--decay-at takes fractions of the epochs, above 0 and at most 1, not {given}")
+        if self.epochs % self.rounds:
+            nearest = self.rounds * max(1, round(self.epochs / self.rounds))
+            raise AAGError(
+                f"{self.epochs} epochs cannot be divided into {self.rounds} rounds; use --epochs {nearest} or --rounds 1"
+            )
+        if self.warmup_epochs and self.warmup_epochs >= self.round_epochs:
+            raise AAGError(
+                f"{self.warmup_epochs} epochs of warm-up leave none of {self.round_epochs} to train; "
+                f"use --warmup-epochs {self.round_epochs // 2} or more --epochs"
+            )
+
+    @property
+    def round_epochs(self) -> int:
+        return self.epochs // self.rounds
+
+    def resolve(self, precision: str = "auto") -> Self:
+        """Replace automatic values; `precision` is what the device runs where none is chosen."""
+        warmup = self.warmup_epochs
+        if warmup is None:
+            warmup = min(10, self.round_epochs // 2) if self.batch_size > 256 else 0
+        return replace(
+            self, warmup_epochs=warmup, precision=precision if self.precision == "auto" else self.precision
+        )
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+
+def option(name: str) -> str:
+    """The command-line spelling of a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def check_fields(settings: Any) -> None:
+    """Raise an AAGError for the first field whose value its annotation does not accept."""
+    hints = get_type_hints(type(settings), include_extras=True)
+    for field in fields(settings):
+        _check(field.name, getattr(settings, field.name), hints[field.name])
+
+
+def _check(name: str, value: Any, kind: Any) -> None:
+    if not _accepts(kind, value):
+        choices = get_args(kind) if get_origin(kind) is Literal else None
+        if choices and isinstance(value, str):
+            raise unknown(name.replace("_", " "), value, choices)
+        raise AAGError(f"{option(name)} must be {_describe(kind)}, not {value!r}")
+    for limits in _ranges(kind):
+        if value is not None and value not in limits:
+            raise AAGError(f"{option(name)} must be {limits}, not {value:g}")
+
+
+def _accepts(kind: Any, value: Any) -> bool:
+    """Whether a value is of the annotated type; ranges are checked apart."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _accepts(args[0], value)
+    if origin is Literal:
+        return value in args and type(value) in {type(arg) for arg in args}
+    if origin in (Union, UnionType):
+        return any(_accepts(arg, value) for arg in args)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_accepts(args[0], each) for each in value)
+    if isinstance(value, bool):  # an int to isinstance
+        return kind is bool
+    if kind is float:
+        return isinstance(value, int | float)
+    return kind is Any or isinstance(value, kind)
+
+
+def _ranges(kind: Any) -> list[Range]:
+    if get_origin(kind) is Annotated:
+        return [each for each in get_args(kind)[1:] if isinstance(each, Range)]
+    if get_origin(kind) in (Union, UnionType):
+        return [limits for arg in get_args(kind) for limits in _ranges(arg)]
+    return []
+
+
+def _describe(kind: Any) -> str:
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "nothing"}
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _describe(args[0])
+    if origin in (Union, UnionType):
+        return " or ".join(_describe(arg) for arg in args if arg is not type(None))
+    if origin is tuple:
+        return f"a list, each {_describe(args[0])}"
+    if origin is Literal:
+        return f"one of {', '.join(map(str, args))}"
+    return names.get(kind, str(kind))
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def to_json(settings: Any) -> dict[str, Any]:
+    """The fields of a dataclass as JSON has them: lists for tuples, strings for paths."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Path):
+            return str(value)
+        return list(value) if isinstance(value, tuple) else value
+
+    return {field.name: plain(getattr(settings, field.name)) for field in fields(settings)}
+
+
+def from_json(kind: type[T], values: Any) -> T:
+    """Build a settings dataclass from JSON; fields that are missing keep their defaults, unknown ones are an error."""
+    if not isinstance(values, Mapping):
+        raise AAGError(f"expected settings by name, not {str(values)[:40]!r}")
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if strange := sorted(set(values) - known):
+        raise AAGError(f"unknown settings {', '.join(strange)} (from another version?)")
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

@@ -1,0 +1,184 @@
+"""`train`: from images, a method and a network, by name or as objects, to a run with its encoder."""
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from aag import data, nets
+from aag.data import ImageSet
+from aag.data.datasets import DATASETS
+from aag.errors import AAGError
+from aag.files import write_bytes
+from aag.methods import Method, register_method
+from aag.nets import Encoder, EncoderSpec
+from aag.runs import Run, RunSummary, summarize
+from aag.settings import Settings, to_json
+from aag.training.callbacks import KNN, Callback
+from aag.training.recipes import check_unused, choose_recipe, find_recipe, recipe_settings, run_name
+from aag.training.runtime import choose_precision, choose_threads, find_device
+from aag.training.settings import RunSettings
+from aag.training.trainer import Trainer
+
+Sets = tuple[ImageSet, ImageSet | None]  # train and test
+
+
+@dataclass(frozen=True)
+class Execution(Settings):
+    """Where a run is computed and how it is watched. Nothing here changes its numbers."""
+
+    out: Path | None = None
+    """Run folder. Default: runs/ and a name made from the settings."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Triton kernels (or torch.compile, where they do not support a network) and CUDA graphs. auto: on for a GPU."""
+    data_root: Path | None = None
+    """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
+    knn_every: int = 5
+    """Epochs between kNN evaluations; 0 for only the last. They never steer training."""
+    checkpoint_minutes: float = 1.0
+    """Minutes between checkpoints; one is also written at the end and on Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """A run and what came of it."""
+
+    run: Run
+    encoder: Encoder
+    summary: RunSummary
+    complete: bool  # False: stopped on request, and saved
+
+
+def train(
+    images: Any = "sample",
+    *,
+    method: str | Method = "aag",
+    network: str | nn.Module | None = None,
+    recipe: str = "auto",
+    out: str | Path | None = None,
+    device: str = "auto",
+    compile: Literal["auto", "on", "off"] = "auto",
+    data_root: str | Path | None = None,
+    knn_every: int | None = None,
+    checkpoint_minutes: float = 1.0,
+    callbacks: Iterable[Callback] = (),
+    should_stop: Callable[[], bool] = lambda: False,
+    **options: Any,
+) -> TrainResult:
+    """Train an encoder without labels, or resume the run in `out`.
+
+    `images`: a known data set, a folder, an .npz, a uint8 tensor or array, an `ImageSet`, or a pair (train, test) of
+    these. `method`: a name, `file.py:Class`, or a `Method`. `network`: a name, or any module that maps images to
+    features [B, F]. `options`: any option of `aag train`, such as epochs=100 or temperature=0.2.
+    """
+    sets = None if isinstance(images, str | Path) else data.as_image_sets(images)
+    source = str(images) if sets is None else sets[0].name
+    settings = recipe_settings(recipe, source, method if isinstance(method, str) else register_method(type(method)))
+    if isinstance(network, nn.Module):
+        options["network"] = f"custom:{type(network).__name__}"
+    elif network is not None:
+        options["network"] = network
+    if isinstance(method, Method):
+        own = {field.name for field in fields(method.settings)} & options.keys()
+        if own:
+            raise AAGError(f"give {', '.join(sorted(own))} to the method itself: its settings are made")
+        settings = replace(settings, method_settings=method.settings)
+    settings = settings.replace(**options)
+    recipe, _ = choose_recipe(recipe, source, settings.method)
+    execution = Execution(
+        Path(out) if out else None,
+        device,
+        compile,
+        Path(data_root) if data_root else None,
+        find_recipe(recipe, settings.method).knn_every if knn_every is None else knn_every,
+        checkpoint_minutes,
+    )
+    return train_run(
+        settings,
+        execution,
+        recipe=recipe,
+        sets=sets,
+        method=method if isinstance(method, Method) else None,
+        backbone=network if isinstance(network, nn.Module) else None,
+        callbacks=callbacks,
+        should_stop=should_stop,
+    )
+
+
+def train_run(
+    settings: RunSettings,
+    execution: Execution,
+    *,
+    recipe: str = "auto",
+    sets: Sets | None = None,
+    method: Method | None = None,
+    backbone: nn.Module | None = None,
+    callbacks: Iterable[Callback] = (),
+    should_stop: Callable[[], bool] = lambda: False,
+    on_loaded: Callable[[Sets], None] = lambda sets: None,
+) -> TrainResult:
+    """Train by settings: resolve them, check the run folder, load what is named and not given, and train."""
+    check_unused(settings, recipe)
+    name = run_name(settings, recipe)
+    device = find_device(execution.device)
+    settings = settings.resolve(choose_precision(device, settings.train.precision))
+    run = Run(execution.out or Path("runs") / name)
+    run.check(settings.to_json())  # before anything slow
+    train_set, test_set = sets or load_sets(settings, execution.data_root)
+    on_loaded((train_set, test_set))
+    encoder = build_encoder(settings, train_set, backbone)
+    choose_threads(device)
+    trainer = Trainer(
+        encoder,
+        method or settings.method_type(settings.method_settings),
+        train_set,
+        settings.train,
+        run=run,
+        run_name=name,
+        run_settings=settings.to_json(),
+        callbacks=(KNN(train_set, test_set, execution.knn_every), *callbacks),
+        device=device,
+        compile=execution.compile,
+        checkpoint_minutes=execution.checkpoint_minutes,
+        should_stop=should_stop,
+    )
+    complete = trainer.fit()
+    skipped = train_set.skipped + (test_set.skipped if test_set else ())
+    if skipped:
+        write_bytes(run.skipped_file, "".join(f"{line}\n" for line in skipped).encode())
+    return TrainResult(run, encoder, summarize(run, settings.train.epochs), complete)
+
+
+def load_sets(settings: RunSettings, root: Path | None = None) -> Sets:
+    """Load the train and the test images of a run."""
+    return data.load_pair(settings.data.source, root=root, image_size=settings.data.image_size)
+
+
+def build_encoder(settings: RunSettings, images: ImageSet, backbone: nn.Module | None = None) -> Encoder:
+    """Build the encoder of a run for its images, with new weights or those of `start_from`."""
+    dataset = DATASETS.get(settings.data.source)
+    mean, std = (dataset.mean, dataset.std) if dataset else images.statistics()
+    spec = EncoderSpec(**to_json(settings.encoder), image_size=images.image_size, mean=mean, std=std)
+    encoder = nets.build(spec, seed=settings.train.seed, backbone=backbone)
+    if settings.train.start_from:
+        _start_from(encoder, settings.train.start_from)
+    return encoder
+
+
+def _start_from(encoder: Encoder, path: str) -> None:
+    """Load the backbone's weights of another run or file, and its head's where that fits."""
+    other = nets.load(path)
+    try:
+        encoder.backbone.load_state_dict(other.backbone.state_dict())
+    except RuntimeError as error:
+        raise AAGError(
+            f"the weights of {path} are of {other.spec.network} (width {other.spec.width}) and do not fit "
+            f"{encoder.spec.network} (width {encoder.spec.width}); give the same --network and --width"
+        ) from error
+    with contextlib.suppress(RuntimeError):
+        encoder.head.load_state_dict(other.head.state_dict())

@@ -1,0 +1,58 @@
+"""What happens next to the steps: callbacks are told of every event and may log numbers of their own."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from aag.data import ImageSet
+from aag.errors import AAGError
+from aag.evaluate import knn_accuracy
+
+if TYPE_CHECKING:
+    from aag.training.trainer import Trainer
+
+
+class Callback:
+    """Base class: every method is called in the order of events and does nothing by default."""
+
+    def on_start(self, trainer: "Trainer") -> None:
+        """After a checkpoint was loaded, if there is one, and before anything is compiled."""
+
+    def on_ready(self, trainer: "Trainer", seconds: float) -> None:
+        """After compiling and capturing, which took this long."""
+
+    def on_step(self, trainer: "Trainer", loss: float) -> None:
+        """About twice a second on a GPU, after every step on a CPU."""
+
+    def on_epoch(self, trainer: "Trainer") -> None:
+        """Before the first step (`trainer.epoch` is 0) and after every epoch; time spent here is not training time."""
+
+    def on_log(self, trainer: "Trainer", row: dict[str, Any]) -> None:
+        """For every row that is logged, by training or by a callback."""
+
+
+class KNN(Callback):
+    """Weighted kNN of labelled test images among the un-augmented training images. It never steers training."""
+
+    def __init__(self, train: ImageSet, test: ImageSet | None, every: int = 5) -> None:
+        """`every`: epochs between evaluations; 0 for only the last. Sets without labels are not evaluated."""
+        self.train, self.test, self.every = train, test, every
+        self._labels: tuple[Tensor, Tensor] | None = None
+        if test is not None and train.labels is not None and test.labels is not None:
+            self._labels = train.labels, test.labels
+
+    def on_epoch(self, trainer: "Trainer") -> None:
+        last = trainer.epoch == trainer.settings.epochs
+        if self._labels is None or not (last or trainer.epoch == 0 or (self.every and trainer.epoch % self.every == 0)):
+            return
+        assert self.test is not None
+        started = time.monotonic()
+        train, test = (trainer.encode(images)[1] for images in (trainer.images, self.test.images))
+        if not torch.isfinite(train).all():
+            raise AAGError("the embeddings are no longer finite; try a lower --lr, with another --out")
+        labels = [each.to(trainer.runtime.device) for each in self._labels]
+        accuracy = knn_accuracy(train, labels[0], test, labels[1])
+        seconds = round(time.monotonic() - started, 3)
+        trainer.log({"kind": "knn", **trainer.position(), "knn": accuracy, "evaluation_seconds": seconds})

@@ -1,0 +1,133 @@
+"""Training as a person sees it: a progress bar, and signals that stop it cleanly."""
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from aag.data import ImageSet
+from aag.text import pluralize
+from aag.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from aag.training.trainer import Trainer
+
+
+class Progress(Callback):
+    """A progress bar with loss, kNN and time left; one line per kNN where the output is not a terminal."""
+
+    def __init__(self, console: "Console", test_set: ImageSet | None = None) -> None:
+        self.console, self.test_set = console, test_set
+        self.loss = float("nan")
+        self.bar = Bar(  # 80 columns at its widest
+            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            BarColumn(bar_width=14),
+            TextColumn("loss {task.fields[loss]}{task.fields[knn]}  {task.fields[speed]}"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=console,
+            speed_estimate_period=120,
+        )
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar.live.is_started:  # stopping one that never started prints an empty line
+            self.bar.stop()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def on_start(self, trainer: "Trainer") -> None:
+        settings, images, test, run = trainer.settings, trainer.image_set, self.test_set, trainer.run
+        steps, done = trainer.steps_per_epoch, trainer.position()["step"]
+        count, size = len(images.classes), images.image_size
+        labels = f"{count} class{'es' * (count != 1)}" if images.labels is not None else "no labels"
+        and_test = f" + {len(test):,} test" if test is not None else ""
+        self.say(f"data     {images.name}: {len(images):,} train{and_test} images, {size}×{size}, {labels}")
+        skipped = len(images.skipped) + (len(test.skipped) if test else 0)
+        if skipped and run:
+            self.say(f"         {pluralize(skipped, 'file')} skipped, listed in {run.skipped_file}")
+        method = trainer.method
+        loss = getattr(method.settings, "loss", "own").replace("own", "its own loss")
+        temperature = getattr(method.settings, "temperature", None)
+        tau = f", τ {temperature}" if temperature is not None else ""
+        self.say(f"method   {trainer.run_settings['method']['name']}: {method.describe_views()}, {loss}{tau}")
+        spec = trainer.encoder.spec
+        width = f" (width {spec.width})" if spec.width not in (None, 64) else ""
+        epochs = pluralize(settings.epochs, "epoch")
+        self.say(f"network  {spec.network}{width}, {epochs} of {steps} steps of {settings.batch_size} images")
+        self.say(f"runs on  {trainer.runtime}")
+        if trainer.runtime.device.type == "cpu" and spec.width == 64:
+            self.say("         a network of full width is slow on a CPU; --recipe demo is made for one")
+        complete = done == settings.epochs * steps
+        state = " (complete)" if complete else f" (resumes in epoch {done // steps + 1})" if done else ""
+        if run:
+            self.say(f"run      {run.folder}{state}")
+        labelled = images.labels is not None and test is not None and test.labels is not None
+        if not labelled:
+            self.say("         no labelled test images: training without kNN")
+        if complete:
+            return
+        fields: dict[str, Any] = {"epoch": done // steps, "epochs": settings.epochs, "loss": "…", "speed": ""}
+        self.task = self.bar.add_task(
+            "", total=settings.epochs * steps, completed=done, knn="  kNN …" * labelled, **fields
+        )
+        self.bar.start()
+
+    def on_ready(self, trainer: "Trainer", seconds: float) -> None:
+        self.say(f"ready    {trainer.runtime}, after {seconds:.1f} s")
+
+    def on_step(self, trainer: "Trainer", loss: float) -> None:
+        done = trainer.position()["step"]
+        self.bar.update(self.task, completed=done, epoch=trainer.epoch + 1, loss=f"{loss:.2f}")
+
+    def on_log(self, trainer: "Trainer", row: dict[str, Any]) -> None:
+        if row["kind"] == "epoch":
+            self.loss = row["loss"]
+            speed = f"{row['views_per_second']:,.0f} views/s"
+            self.bar.update(
+                self.task, completed=row["step"], epoch=row["epoch"], loss=f"{self.loss:.2f}", speed=speed
+            )
+        elif row["kind"] == "knn":
+            self.bar.update(self.task, knn=f"  kNN {row['knn']:.1f}")
+            after = f"epoch {row['epoch']:>4}  loss {self.loss:7.3f}" if row["epoch"] else "untrained             "
+            self.say(f"{time.strftime('%H:%M:%S')}  {after}  kNN {row['knn']:5.2f} %")
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[Callable[[], bool]]:
+    """Make Ctrl-C and SIGTERM ask for a stop after the current step; a second one stops at once.
+
+    Yields the function that says whether a stop was asked for. Before its first call there is nothing to save, and a
+    signal stops at once.
+    """
+    asked = polled = False
+
+    def ask(signum: int, frame: object) -> None:
+        nonlocal asked
+        if asked or not polled:
+            raise KeyboardInterrupt
+        asked = True
+        with contextlib.suppress(OSError, RuntimeError):  # nobody reads it, or it was being written to
+            print("\nstopping after this step …", file=sys.stderr)
+
+    def should_stop() -> bool:
+        nonlocal polled
+        polled = True
+        return asked
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield should_stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,94 @@
+"""Recipes: named settings to start from. A recipe is a way to write settings down, never part of a run's identity."""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+from aag.data.datasets import DATASETS
+from aag.errors import AAGError, unknown
+from aag.methods import Recipe, load_method, methods
+from aag.nets import NetworkSettings
+from aag.settings import TrainSettings, option
+from aag.training.settings import DataSettings, RunSettings
+
+DEMO = Recipe(
+    about="a narrow ResNet-18 on the bundled sample, for a CPU",
+    expect="kNN from 24 to 39, in 2 minutes on two cores",
+    options={"width": 8, "epochs": 9, "batch_size": 32, "lr": 0.12},
+    knn_every=3,
+)
+
+
+def recipes() -> dict[str, tuple[str, Recipe]]:
+    """Return all recipes by name, each with the name of its method."""
+    found = {name: (method, recipe) for method, kind in methods().items() for name, recipe in kind.recipes.items()}
+    return {**found, "demo": ("aag", DEMO)}
+
+
+def choose_recipe(recipe: str, data: str, method: str | None) -> tuple[str, str]:
+    """Return the names of a recipe and its method. auto: demo on the bundled sample, else the method's first."""
+    if recipe == "auto":
+        method = method or "aag"
+        bundled = data in DATASETS and DATASETS[data].bundled
+        return ("demo" if bundled else next(iter(load_method(method).recipes))), method
+    known = recipes()
+    if recipe in known:
+        return recipe, method or known[recipe][0]
+    if method and recipe in load_method(method).recipes:
+        return recipe, method
+    raise unknown("recipe", recipe, ["auto", *known])
+
+
+def find_recipe(recipe: str, method: str) -> Recipe:
+    """Return a recipe by name, of a method or of another one whose training settings it takes."""
+    return load_method(method).recipes.get(recipe) or recipes()[recipe][1]
+
+
+def recipe_settings(recipe: str = "auto", data: str = DataSettings.source, method: str | None = None) -> RunSettings:
+    """Return a recipe's settings, with automatic values left to resolve."""
+    recipe, method = choose_recipe(recipe, data, method)
+    kind = load_method(method)
+    own = next(iter(kind.recipes.values()))
+    changes = dict(find_recipe(recipe, method).options)
+    if recipe == "demo":
+        changes = {**own.options, **changes, **own.demo}
+    base = RunSettings(DataSettings(data), NetworkSettings(), method, kind.settings_type(), TrainSettings())
+    return base.replace(**changes)
+
+
+def check_unused(settings: RunSettings, recipe: str) -> None:
+    """Raise where an option was changed that the other settings make meaningless."""
+    base, train = recipe_settings(recipe, settings.data.source, settings.method).train, settings.train
+    if train.nesterov and not base.nesterov and train.optimizer != "sgd":
+        raise AAGError(f"--nesterov has no effect with --optimizer {train.optimizer}; leave it out")
+    for name in ("decay_at", "decay_by"):
+        if getattr(train, name) != getattr(base, name) and train.schedule != "step":
+            raise AAGError(f"{option(name)} has no effect with --schedule {train.schedule}; leave it out")
+
+
+def run_name(settings: RunSettings, recipe: str = "auto") -> str:
+    """Name a run after its data, network, recipe and seed, and each option that differs from the recipe's."""
+    recipe, _ = choose_recipe(recipe, settings.data.source, settings.method)
+    base = recipe_settings(recipe, settings.data.source, settings.method).options()
+    usual = recipes().get(recipe, (settings.method, None))[0]
+    data = Path(settings.data.source).name.removesuffix(".npz") or "images"
+    method = re.sub(r".*:", "", settings.method)
+    name = [data, settings.encoder.network.replace("/", "-"), recipe if settings.method == usual else f"{recipe}-{method}"]
+    name.append(f"seed{settings.train.seed}")
+    for field, value in settings.options().items():
+        if field not in ("data", "network", "method", "seed") and value != base[field] and _matters(field, settings):
+            name.append(f"{field.replace('_', '-')}={_short(value)}")
+    whole = re.sub(r"[^\w.=+-]", "_", "-".join(name))
+    if len(whole.encode()) <= 200:
+        return whole
+    # A file system takes 255 bytes per name, and files are named after runs: a hash tells the rest apart.
+    return whole.encode()[:190].decode(errors="ignore") + "-" + hashlib.sha256(whole.encode()).hexdigest()[:8]
+
+
+def _matters(field: str, settings: RunSettings) -> bool:
+    return field != "width" or settings.encoder.resolve().width is not None
+
+
+def _short(value: Any) -> str:
+    return str(list(value) if isinstance(value, tuple) else value)

@@ -1,0 +1,109 @@
+"""The settings of a whole run: data, encoder, method and training. They decide its numbers, and so its identity."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Self
+
+from aag.data.datasets import DATASETS
+from aag.errors import AAGError
+from aag.methods import Method, MethodSettings, load_method
+from aag.nets import NetworkSettings
+from aag.settings import Range, Settings, TrainSettings, from_json, to_json
+
+
+@dataclass(frozen=True)
+class DataSettings(Settings):
+    """The images of a run."""
+
+    source: str = "sample"
+    """A known data set (aag data lists them), a folder of images, or an .npz file."""
+    image_size: Annotated[int, Range(at_least=8, at_most=4096)] | None = None
+    """Side that images are resized to. Default: 32 for a folder, else the images' own."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything that decides the numbers of a run.
+
+    As written it may hold automatic values; `resolve` replaces them. Two runs are the same run if their resolved
+    settings are equal.
+    """
+
+    data: DataSettings
+    encoder: NetworkSettings
+    method: str  # a name, or file.py:Class
+    method_settings: MethodSettings
+    train: TrainSettings
+
+    @property
+    def method_type(self) -> type[Method]:
+        return load_method(self.method)
+
+    def resolve(self, precision: str = "auto") -> Self:
+        """Replace automatic values; `precision` is what the device runs where none is chosen."""
+        dataset = DATASETS.get(self.data.source)
+        size = self.data.image_size or (dataset.size if dataset else None)
+        resolved = replace(
+            self,
+            data=replace(self.data, image_size=size),
+            encoder=self.encoder.resolve(),
+            method_settings=self.method_settings.resolve(dataset),
+            train=self.train.resolve(precision),
+        )
+        group, batch = resolved.encoder.bn_group_size, resolved.train.batch_size
+        if group and batch % group:
+            raise AAGError(
+                f"batch size {batch} is not a multiple of --bn-group-size {group}; use --bn-group-size 0 for whole batches"
+            )
+        return resolved
+
+    def options(self) -> dict[str, Any]:
+        """Return all settings by option name: data, method, network, …"""
+        flat: dict[str, Any] = {"data": self.data.source, "method": self.method}
+        for part, name in self._fields():
+            if name != "source":
+                flat[name] = getattr(part, name)
+        return flat
+
+    def replace(self, **options: Any) -> Self:
+        """Return a copy with some options changed, whichever section they belong to."""
+        sections: dict[str, dict[str, Any]] = {}
+        own = {name: section for section in ("method_settings", "train", "encoder", "data")
+               for name in (field.name for field in fields(getattr(self, section)))}  # fmt: skip
+        for name, value in options.items():
+            if name == "data":
+                sections.setdefault("data", {})["source"] = value
+            elif name in own and name != "source":
+                sections.setdefault(own[name], {})[name] = value
+            else:
+                raise AAGError(f"--method {self.method} has no option {name!r}")
+        return replace(self, **{name: replace(getattr(self, name), **values) for name, values in sections.items()})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings by section, as config.json and records hold them."""
+        return {
+            "data": to_json(self.data),
+            "encoder": to_json(self.encoder),
+            "method": {"name": self.method, **to_json(self.method_settings)},
+            "train": to_json(self.train),
+        }
+
+    @classmethod
+    def from_json(cls, settings: Any) -> Self:
+        try:
+            method = dict(settings["method"])
+            name = method.pop("name")
+            return cls(
+                from_json(DataSettings, settings["data"]),
+                from_json(NetworkSettings, settings["encoder"]),
+                name,
+                from_json(load_method(name).settings_type, method),
+                from_json(TrainSettings, settings["train"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise AAGError(f"these are not the settings of a run: {error}") from error
+
+    def _fields(self) -> Iterator[tuple[Any, str]]:
+        for part in (self.data, self.encoder, self.train, self.method_settings):
+            for field in fields(part):
+                yield part, field.name

@@ -1,0 +1,339 @@
+"""The training loop: epochs of steps, callbacks, checkpoints, and resuming after any stop."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aag import kernels, nets
+from aag.data import ImageSet
+from aag.errors import AAGError
+from aag.methods import Method, MethodContext
+from aag.nets import Encoder
+from aag.provenance import provenance
+from aag.runs import Run, differences
+from aag.settings import TrainSettings, to_json
+from aag.training import checkpoint
+from aag.training.batches import Batches
+from aag.training.callbacks import Callback
+from aag.training.runtime import Runtime, choose_precision, choose_runtime, find_device
+from aag.training.schedule import learning_rate
+from aag.training.step import Step
+
+LOG_STEPS = 50  # steps that one row of statistics in metrics.jsonl averages
+ENCODER_SECTION = ("network", "width", "head", "embedding", "bn_group_size")
+
+
+@dataclass
+class Progress:
+    """How far a run is; with the weights, all that resuming needs."""
+
+    epoch: int = 0  # epochs finished
+    step: int = 0  # steps finished in the current epoch
+    seconds: float = 0.0  # of training, without evaluation
+
+
+class Trainer:
+    """Trains an encoder with a method on images, all made by the caller.
+
+    With a `run`, it logs, saves checkpoints and resumes from them; without one it only trains. `run_settings` is the
+    JSON of the whole run by section, where the caller knows more of it than the objects tell.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        method: Method,
+        images: ImageSet,
+        settings: TrainSettings | None = None,
+        *,
+        run: Run | None = None,
+        run_name: str = "",
+        run_settings: dict[str, Any] | None = None,
+        callbacks: Iterable[Callback] = (),
+        device: str | torch.device = "auto",
+        compile: str = "auto",
+        checkpoint_minutes: float = 1.0,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        device = find_device(device) if isinstance(device, str) else device
+        settings = settings or TrainSettings()
+        self.settings = settings = settings.resolve(choose_precision(device, settings.precision))
+        self.encoder, self.method, self.image_set, self.run = encoder, method, images, run
+        self.callbacks, self.should_stop, self.checkpoint_minutes = tuple(callbacks), should_stop, checkpoint_minutes
+        if images.channels != 3:
+            raise AAGError(f"training takes images of 3 channels; {images.name} has {images.channels}")
+        if settings.batch_size > len(images):
+            raise AAGError(
+                f"batch size {settings.batch_size} exceeds the {len(images)} training images; "
+                f"use --batch-size {1 << (len(images).bit_length() - 1)}"
+            )
+        self.steps_per_epoch = len(images) // settings.batch_size  # the last partial batch is dropped
+        _freeze(encoder, settings.freeze)
+        method.setup(MethodContext(encoder, len(images), settings))
+        self.runtime = choose_runtime(encoder, device, settings.precision, compile)
+        self.run_name, self.run_settings = run_name, run_settings or self._own_settings()
+        self.progress = Progress()
+        self.history = torch.zeros(0)  # statistics of the current epoch, one row per step
+        self._stack = ExitStack()
+
+    def fit(self) -> bool:
+        """Train to the end, from the run's checkpoint if it has one. False: stopped on request, and saved."""
+        with ExitStack() as self._stack:
+            if self.run:
+                self.run.check(self.run_settings)
+                self._stack.enter_context(self.run.lock())
+                self.run.start(self.run_settings, self.run_name)
+            self._stack.enter_context(torch.random.fork_rng(devices=[]))
+            self.prepare()
+            return self._fit()
+
+    @property
+    def epoch(self) -> int:
+        return self.progress.epoch
+
+    def position(self) -> dict[str, int]:
+        """Epochs finished and steps finished in all, as every logged row states them."""
+        return {"epoch": self.progress.epoch, "step": self.progress.epoch * self.steps_per_epoch + self.progress.step}
+
+    def log(self, *rows: dict[str, Any]) -> None:
+        if self.run:
+            self.run.log(rows)
+        for row in rows:
+            self._tell("on_log", row)
+
+    def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features [N, F] and unit embeddings [N, d] of images, in the precision of training."""
+        return self.encoder.encode(images, dtype=self.runtime.autocast_dtype)
+
+    def prepare(self) -> None:
+        """Move everything to the device and build the step."""
+        for module in (self.encoder, self.method):
+            module.to(self.runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.images = self.image_set.images.to(self.runtime.device)
+        if self.runtime.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.runtime.device)
+        self._build_step(self.runtime)
+
+    def _build_step(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        if runtime.is_plain:
+            self._stack.enter_context(kernels.disabled())
+        self.step = Step(self.encoder, self.method, self.settings, runtime)
+        self.batches = Batches(self.images, self.method, self.settings.batch_size, self.settings.seed)
+
+    def train_step(self, epoch: int, step: int, lr: float) -> Tensor:
+        """Run step 0, 1, … of an epoch and return its statistics."""
+        window = self.settings.accumulate
+        first, last = step % window == 0, (step + 1) % window == 0 or step + 1 == self.steps_per_epoch
+        return self.step(self.batches.batch(epoch, step), lr, first=first, last=last)
+
+    def warm_up(self) -> float:
+        """Compile and capture; falls back to simpler ways where that fails. Returns the seconds it took."""
+        started = time.monotonic()
+        while not self.runtime.is_plain:
+            try:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
+                    self.step.warm_up(lambda: self.batches.first(self.progress.epoch))
+                break
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception as error:
+                reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+                state = self.step.state()
+                self._build_step(self.runtime.fallback(reason))
+                self.step.load_state(state)
+        return time.monotonic() - started
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def _fit(self) -> bool:
+        resumed = self._resume()
+        self._tell("on_start")
+        if self.progress.epoch < self.settings.epochs:
+            plain = self.runtime.is_plain
+            seconds = self.warm_up()  # first: it may fall back, and the log says to what
+            if not plain:
+                self._tell("on_ready", seconds)
+            where = {**provenance(str(self.runtime.device)), "threads": torch.get_num_threads()}
+            self.log({"kind": "start", **self.position(), **where, "runtime": str(self.runtime)})
+        if not resumed:
+            self._tell("on_epoch")
+            self._save()
+        self._saved_at = time.monotonic()
+        while self.progress.epoch < self.settings.epochs:
+            if self.should_stop() or not self._epoch():
+                self._save()
+                return False
+            self._tell("on_epoch")
+            if self.progress.epoch == self.settings.epochs or self._save_is_due():
+                self._save()
+        if self.run and not self.run.encoder_file.exists():
+            self._save_encoder()
+        return True
+
+    def _epoch(self) -> bool:
+        """Train from the current step to the end of the epoch. False: a stop was requested before that."""
+        settings, progress, steps = self.settings, self.progress, self.steps_per_epoch
+        device = self.runtime.device
+        history = torch.zeros(steps, len(self.step.names), device=device)
+        if progress.step:
+            history[: progress.step] = self.history
+        self.history = history
+        if not progress.step:
+            self._before_epoch()
+        started, seconds_before, first = time.monotonic(), progress.seconds, progress.step
+        shown = started
+        while progress.step < steps:
+            at = progress.step
+            if device.type == "cpu":  # what a network draws for itself (stochastic depth) belongs to the step
+                torch.default_generator.manual_seed(hash((settings.seed, progress.epoch, at)) % 2**63)
+            lr = learning_rate(settings, progress.epoch * steps + at, steps)
+            history[at] = self.train_step(progress.epoch, at, lr)
+            progress.step = at + 1
+            now = time.monotonic()
+            # Reading the loss makes the host wait for the GPU: twice a second does no harm.
+            if device.type == "cpu" or now - shown > 0.5:
+                shown = now
+                loss = history[at, 0].item()
+                self._check_finite(history[: at + 1])
+                self._tell("on_step", loss)
+            if progress.step < steps and progress.step % settings.accumulate == 0:
+                stop = self.should_stop()
+                if stop or self._save_is_due():
+                    self._check_finite(history[: progress.step])
+                    progress.seconds = seconds_before + time.monotonic() - started
+                    if stop:
+                        return False
+                    self._save()
+        rows = history.cpu()  # waits for the GPU
+        self._check_finite(rows)
+        elapsed = time.monotonic() - started
+        progress.seconds = seconds_before + elapsed
+        progress.epoch, progress.step = progress.epoch + 1, 0
+        views = (steps - first) * settings.batch_size * len(self.batches.augmentations)
+        self._log_epoch(rows, lr, views / elapsed)
+        return True
+
+    def _before_epoch(self) -> None:
+        """The method's turn: what it does here counts as training."""
+        started = time.monotonic()
+        self.method.before_epoch(self.progress.epoch, lambda: self.encode(self.images))
+        self.step.optimizer.reset(self.method.reinitialized_parameters())
+        self.batches.reset()
+        self.progress.seconds += time.monotonic() - started
+
+    def _log_epoch(self, history: Tensor, lr: float, views_per_second: float) -> None:
+        position, names, steps = self.position(), self.step.names, self.steps_per_epoch
+        rows: list[dict[str, Any]] = []
+        for start in range(0, steps, LOG_STEPS):
+            window = history[start : start + LOG_STEPS]
+            means = dict(zip(names, window.mean(dim=0).tolist(), strict=True))
+            done = position["step"] - steps + start + len(window)
+            rows.append({"kind": "steps", "epoch": position["epoch"], "step": done, **means})
+        means = dict(zip(names, history.mean(dim=0).tolist(), strict=True))
+        speed = {"seconds": round(self.progress.seconds, 3), "views_per_second": round(views_per_second, 1)}
+        if self.runtime.device.type == "cuda":
+            speed["peak_memory"] = torch.cuda.max_memory_reserved(self.runtime.device)
+        self.log(*rows, {"kind": "epoch", **position, "lr": lr, **means, **speed})
+
+    def _check_finite(self, history: Tensor) -> None:
+        bad = (~torch.isfinite(history).all(dim=1)).nonzero()
+        if len(bad):
+            kept = f"the last good checkpoint is in {self.run.folder}; " if self.run and self.run.checkpoint.exists() else ""
+            raise AAGError(
+                f"the loss is no longer finite (epoch {self.progress.epoch + 1}, step {int(bad[0]) + 1}); {kept}"
+                "try a lower --lr, --warmup-epochs 10 or --precision fp32, with another --out"
+            )
+
+    def _tell(self, event: str, *arguments: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(self, *arguments)
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def _save_is_due(self) -> bool:
+        return self.run is not None and time.monotonic() - self._saved_at > 60 * self.checkpoint_minutes
+
+    def _save(self) -> None:
+        """Write the encoder and the checkpoint."""
+        if self.run is None:
+            return
+        tensors = self.step.state()
+        if not all(torch.isfinite(value).all() for value in tensors.values() if value.is_floating_point()):
+            raise AAGError("the weights are no longer finite; the last good checkpoint is kept; try a lower --lr")
+        if self.progress.step:
+            tensors["history"] = self.history[: self.progress.step]
+        state = {
+            "settings": self.run_settings,
+            "images": self.image_set.fingerprint(),
+            "threads": torch.get_num_threads(),
+            **vars(self.progress),
+        }
+        self._save_encoder()  # first: no checkpoint of a finished run may stand next to an older encoder
+        checkpoint.save(self.run.checkpoint, tensors, state)
+        self._saved_at = time.monotonic()
+
+    def _save_encoder(self) -> None:
+        assert self.run is not None
+        nets.save(self.encoder, self.run.encoder_file, {"epoch": str(self.progress.epoch)})
+
+    def _resume(self) -> bool:
+        """Load the run's checkpoint. False: there is none."""
+        run = self.run
+        if run is None:
+            return False
+        if not run.checkpoint.exists():
+            if any(row["kind"] == "epoch" for row in run.metrics()):
+                raise AAGError(
+                    f"{run.folder} has metrics but no checkpoint to resume from; "
+                    "choose another --out, or delete the folder to start again"
+                )
+            run.filter_metrics(lambda row: False)
+            return False
+        tensors, state = checkpoint.load(run.checkpoint)
+        other = set(differences(state["settings"], self.run_settings)) - {"epochs"}  # which `Run.check` has judged
+        if other:
+            raise AAGError(f"{run.checkpoint} is of a run with another {', '.join(sorted(other))}; choose another --out")
+        if state["images"] != self.image_set.fingerprint():
+            raise AAGError(
+                f"the images of {self.image_set.name} are not those that {run.folder} was trained on; "
+                "choose another --out"
+            )
+        if self.runtime.device.type == "cpu":  # the order of sums, and so the last bits, depends on it
+            torch.set_num_threads(state["threads"])
+        if "history" in tensors:
+            self.history = tensors.pop("history").to(self.runtime.device)
+        self.step.load_state(tensors)
+        self.progress = Progress(state["epoch"], state["step"], state["seconds"])
+        reached = self.position()["step"]
+        run.filter_metrics(lambda row: row["step"] <= reached)
+        return True
+
+    def _own_settings(self) -> dict[str, Any]:
+        """The settings of a run whose parts were made by hand."""
+        images, spec = self.image_set, to_json(self.encoder.spec)
+        kind = type(self.method)
+        return {
+            "data": {"source": images.name, "image_size": images.image_size},
+            "encoder": {name: spec[name] for name in ENCODER_SECTION},
+            "method": {"name": getattr(kind, "name", kind.__qualname__), **to_json(self.method.settings)},
+            "train": to_json(self.settings),
+        }
+
+
+def _freeze(encoder: Encoder, prefixes: Iterable[str]) -> None:
+    names = [name for name, _ in encoder.named_parameters()]
+    for prefix in prefixes:
+        matching = [name for name in names if name == prefix or name.startswith(f"{prefix}.")]
+        if not matching:
+            known = dict.fromkeys(".".join(name.split(".")[:2]) for name in names)
+            raise AAGError(f"--freeze {prefix}: the encoder has no such parameters; it has {', '.join(known)}")
+        for name in matching:
+            encoder.get_parameter(name).requires_grad_(False)
