@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from aag.errors import AAGError
-from aag.files import write_json, writing
+from aag.files import explain_write_errors, write_json
 from aag.training.result import summarise
 from aag.training.run import Run
 
@@ -80,7 +80,7 @@ def write_record(run: Run, folder: Path) -> Path:
     path = folder / f"{record['name']}.json"
     if (there := _data_of(path)) not in (None, record["settings"]["data"]):
         raise AAGError(f"{path} is the record of a run on other data ({there}); record this one into another folder")
-    with writing(folder):
+    with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_json(path, record)
     return path

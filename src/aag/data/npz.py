@@ -12,7 +12,7 @@ import numpy as np
 
 from aag.data.arrays import Part, Parts
 from aag.errors import AAGError
-from aag.files import replacing
+from aag.files import atomic_write_path
 
 
 def read(path: Path, splits: Collection[str]) -> Parts:
@@ -102,5 +102,5 @@ def _channels_last(path: Path, key: str, images: np.ndarray) -> np.ndarray:
 def write(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write an uncompressed .npz in full or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary, temporary.open("xb") as file:
+    with atomic_write_path(path) as temporary, temporary.open("xb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]

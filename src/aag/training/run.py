@@ -9,7 +9,7 @@ from typing import Any
 
 from aag.config import TrainConfig
 from aag.errors import AAGError
-from aag.files import write_bytes, write_json, writing
+from aag.files import explain_write_errors, write_bytes, write_json
 
 
 class Run:
@@ -51,7 +51,7 @@ class Run:
     def lock(self) -> Iterator[None]:
         """Keeps a second process from training into this folder; the system frees it however the first one ends."""
         path = self.folder / ".lock"
-        with writing(path):
+        with explain_write_errors(path):
             file = path.open("w")
         with file:
             try:
@@ -94,7 +94,7 @@ class Run:
 
     def log(self, rows: Iterable[dict[str, Any]]) -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)
-        with writing(self.metrics_file), self.metrics_file.open("a") as file:
+        with explain_write_errors(self.metrics_file), self.metrics_file.open("a") as file:
             file.write(text)
 
     def keep_metrics(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
