@@ -123,13 +123,13 @@ class Runner:
 
     def with_data(self, runs: list[Planned]) -> list[Planned]:
         """Without those whose set is not here, which is told at once: after hours of other runs would be late."""
-        from aag.data.known import KNOWN, located
+        from aag.data.datasets import DATASETS, require_files
 
         absent = set()
         for name, count in Counter(run.config.data for run in runs).items():
             try:
-                if name in KNOWN:
-                    located(KNOWN[name], self.options.data_root)
+                if name in DATASETS:
+                    require_files(DATASETS[name], self.options.data_root)
             except AAGError as error:
                 absent.add(name)
                 print(f"error: {error}; needed by {pluralize(count, 'run')}", file=sys.stderr)

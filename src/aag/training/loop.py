@@ -14,7 +14,7 @@ from torch import Tensor
 from aag import data, kernels, methods, nets
 from aag.config import TrainConfig
 from aag.data import ImageSet
-from aag.data.known import KNOWN
+from aag.data.datasets import DATASETS
 from aag.errors import AAGError
 from aag.evaluate import knn_accuracy
 from aag.files import write_bytes
@@ -49,7 +49,7 @@ def train(
 
 def encoder_spec(config: TrainConfig, images: ImageSet) -> nets.EncoderSpec:
     """The encoder's, normalised for these images."""
-    mean, std = data.normalisation(config.data) if config.data in KNOWN else images.statistics()
+    mean, std = data.normalisation(config.data) if config.data in DATASETS else images.statistics()
     return nets.EncoderSpec(
         config.network, config.embedding, config.head, config.width, images.image_size, mean, std, config.norm_images
     )
