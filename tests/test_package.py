@@ -35,7 +35,7 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 def test_what_needs_no_tensors_stays_light():
-    light = "aag.AAGError, aag.data.catalogue(), aag.data.data_root()"
+    light = "aag.AAGError, aag.data.list_datasets(), aag.data.data_root()"
     assert python(f"import aag, sys; {light}; print([m for m in {HEAVY} if m in sys.modules])") == "[]\n"
 
 

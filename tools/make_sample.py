@@ -13,10 +13,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from aag.data.bundled import from_sheet, read, to_sheet
-from aag.data.known import CIFAR10_CLASSES, SAMPLE_FOLDER
+from aag.data.datasets import CIFAR10_CLASSES, DATASETS, SAMPLE_FOLDER, StoredFiles
+from aag.data.readers import SHEET_COLUMNS, read_sample, split_sheet
 
 PER_CLASS = {"train": 300, "test": 100}
+
+
+def make_sheet(images: np.ndarray) -> np.ndarray:
+    """Lay images [N, S, S, 3] out as one image, row by row; N is a multiple of the columns."""
+    size = images.shape[1]
+    grid = images.reshape(-1, SHEET_COLUMNS, size, size, 3).transpose(0, 2, 1, 3, 4)
+    return grid.reshape(-1, SHEET_COLUMNS * size, 3)
 
 
 def main(source: Path) -> None:
@@ -28,9 +35,9 @@ def main(source: Path) -> None:
             keep = np.sort(np.concatenate([np.flatnonzero(labels == c)[:count] for c in range(len(CIFAR10_CLASSES))]))
             images = content[f"{split}_images"][keep]
             target = SAMPLE_FOLDER / f"{split}.webp"
-            Image.fromarray(to_sheet(images)).save(target, lossless=True, quality=100, method=6, exact=True)
+            Image.fromarray(make_sheet(images)).save(target, lossless=True, quality=100, method=6, exact=True)
             with Image.open(target) as sheet:
-                assert np.array_equal(from_sheet(np.asarray(sheet.convert("RGB"))), images), "WebP changed a pixel"
+                assert np.array_equal(split_sheet(np.asarray(sheet.convert("RGB")), 32), images), "WebP changed a pixel"
             meta[split] = {
                 "sha256": hashlib.sha256(images.tobytes()).hexdigest(),
                 "labels": labels[keep].tolist(),
@@ -38,8 +45,8 @@ def main(source: Path) -> None:
             picked[split] = images
             print(f"{target}: {len(images)} images, {target.stat().st_size:,} bytes")
     (SAMPLE_FOLDER / "labels.json").write_text(json.dumps(meta) + "\n")
-    again = read(("train", "test"))
-    assert all(np.array_equal(again.splits[split].images, images) for split, images in picked.items())
+    again = read_sample(DATASETS["sample"], StoredFiles("bundled", (SAMPLE_FOLDER,)))
+    assert all(np.array_equal(again[split].images, images) for split, images in picked.items())
 
 
 if __name__ == "__main__":

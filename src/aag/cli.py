@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aag import __version__
 from aag.config import TrainConfig, recipe_config
-from aag.data.known import KNOWN
+from aag.data.datasets import DATASETS
 from aag.errors import AAGError, unknown
 from aag.recipes import RECIPES
 from aag.text import duration
@@ -199,7 +199,7 @@ def train_config(arguments: list[str]) -> TrainConfig:
 def _tidy(source: str) -> str:
     """photos for photos/ and ./photos, which are the same run's; ./sample is a folder, and sample the bundled set."""
     tidy = os.path.normpath(source)
-    return tidy if os.path.exists(os.path.expanduser(source)) and tidy not in KNOWN else source
+    return tidy if os.path.exists(os.path.expanduser(source)) and tidy not in DATASETS else source
 
 
 def _evaluate(arguments: list[str]) -> int:
@@ -266,14 +266,15 @@ def _data(arguments: list[str]) -> int:
         raise unknown("word after aag data", arguments[0], ["fetch"])
     from rich.table import Table
 
-    from aag.data.known import catalogue, data_root
+    from aag.data.datasets import data_root, fetch_command, list_datasets
 
     table = Table()
     for column in ("set", "images", "classes", "what", "where"):
         table.add_column(column, overflow="fold")  # a path that is cut off helps nobody
-    for row in catalogue():
-        images = f"{row.train:,} + {row.test:,}"
-        table.add_row(row.name, images, str(row.classes), row.description, str(row.where or f"not here: {row.fetch}"))
+    for name, path in list_datasets().items():
+        entry = DATASETS[name]
+        where = str(path or f"not here: {fetch_command(entry)}")
+        table.add_row(name, f"{entry.train:,} + {entry.test:,}", str(len(entry.classes)), entry.description, where)
     _console().print(table)
     print(f"Sets are kept in {data_root()} (set AAG_DATA to change that). A folder of images or an .npz is data, too.")
     return 0

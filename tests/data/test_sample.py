@@ -7,7 +7,7 @@ import torch
 
 from aag import data
 from aag.data import bundled
-from aag.data.known import CIFAR10_CLASSES, SAMPLE_FOLDER
+from aag.data.datasets import CIFAR10_CLASSES, SAMPLE_FOLDER
 
 
 @pytest.fixture(scope="module")

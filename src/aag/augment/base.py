@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from aag.errors import AAGError
-from aag.pixels import in_range
+from aag.pixels import check_pixel_range
 from aag.rng import keys
 
 
@@ -22,7 +22,7 @@ class Augmentation:
             raise AAGError(f"{expected}; got {type(images).__name__}")
         if images.ndim != 4 or images.shape[1] != 3 or not (images.dtype == torch.uint8 or images.is_floating_point()):
             raise AAGError(f"{expected}; got {images.dtype} {tuple(images.shape)}")
-        in_range(images)
+        check_pixel_range(images)
         if key is None:
             key = keys(seed, 0, torch.arange(len(images), device=images.device))
         if key.shape != images.shape[:1] or key.dtype != torch.int64:

@@ -18,7 +18,7 @@ from aag.bench.plan import Plan, make_plan
 from aag.bench.tables import tables
 from aag.config import TrainConfig
 from aag.errors import AAGError, unknown
-from aag.files import write_json, writing
+from aag.files import explain_write_errors, write_json
 from aag.training.runtime import decide
 
 FORMAT = 2  # of the record
@@ -141,6 +141,6 @@ def _own_compile_cache() -> Iterator[Path]:
 
 def _save(path: Path | None, record: dict[str, Any]) -> None:
     if path:
-        with writing(path):
+        with explain_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, record)

@@ -1,37 +1,46 @@
-"""Where images come from: the bundled sample, CIFAR-10/100, SVHN, a folder of pictures, an `.npz`.
+"""Load images: the bundled sample, CIFAR-10/100, SVHN, a folder of image files, an `.npz`, tensors or arrays.
 
-    train, test = aag.data.load_pair("cifar10")          # test is None where the source has none
-    photos = aag.data.load("~/Pictures", image_size=64)  # photos.skipped lists what could not be read
+    train, test = aag.data.load_pair("cifar10")          # test is None if the source has none
+    photos = aag.data.load("~/Pictures", image_size=64)  # photos.skipped lists the files that could not be read
 
-Everything ends in one type, `ImageSet`: uint8 images [N,3,H,W] and labels or none. Names load on first use, so
-that `aag.data.known` (the listing the command line prints) does not pull in torch.
+Every source becomes an `ImageSet`: uint8 images [N, C, H, W], with or without labels. Names are imported on first use,
+so that `aag.data.datasets` needs no torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aag.data.fetching import fetch
+    from aag.data.cache import fetch
+    from aag.data.datasets import DATASETS, Dataset, data_root, list_datasets, normalisation
     from aag.data.imageset import ImageSet
-    from aag.data.known import catalogue, data_root, normalisation
-    from aag.data.sources import load, load_pair
+    from aag.data.loading import as_image_sets, load, load_pair
 
-__all__ = ["ImageSet", "catalogue", "data_root", "fetch", "load", "load_pair", "normalisation"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "ImageSet",
+    "as_image_sets",
+    "data_root",
+    "fetch",
+    "list_datasets",
+    "load",
+    "load_pair",
+    "normalisation",
+]
 
-_HOME = {
+_MODULES = {
+    "fetch": "cache",
     "ImageSet": "imageset",
-    "catalogue": "known",
-    "data_root": "known",
-    "fetch": "fetching",
-    "load": "sources",
-    "load_pair": "sources",
-    "normalisation": "known",
+    "as_image_sets": "loading",
+    "load": "loading",
+    "load_pair": "loading",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"aag.data.{_HOME[name]}"), name)
+    if name in __all__:
+        return getattr(import_module(f"aag.data.{_MODULES.get(name, 'datasets')}"), name)
     raise AttributeError(f"module 'aag.data' has no attribute {name!r}")
 
 

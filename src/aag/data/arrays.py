@@ -1,7 +1,7 @@
-"""What the readers hand over: numpy arrays of one split, before they become an `ImageSet`."""
+"""NumPy arrays of one split, as the readers return them, and operations on them."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -9,88 +9,100 @@ import numpy as np
 
 from aag.errors import AAGError
 
-LARGEST_SIZE = 4096
+MAX_IMAGE_SIZE = 4096
 
 
 @dataclass(frozen=True)
-class Part:
-    """One split. `images` is uint8 [N,H,W,3], perhaps a view in another memory order; `labels` is int64 [N]."""
+class SplitArrays:
+    """One split: uint8 images [N, H, W, C] in any memory order, integer labels [N] or None, and the class names."""
 
     images: np.ndarray
     labels: np.ndarray | None
+    classes: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The splits that were asked for and exist, under "train" and "test"."""
-
-    splits: dict[str, Part]
-    classes: tuple[str, ...]
-
-
-def check_size(image_size: int | None) -> None:
-    if image_size is not None and not 1 <= image_size <= LARGEST_SIZE:
-        raise AAGError(f"image_size is {image_size}, expected 1 to {LARGEST_SIZE} pixels")
-
-
-def chosen(count: int, limit: int | None) -> np.ndarray:
-    """Which of `count` images a limit keeps: spread over the whole set, in order, the same every time.
-
-    The first `limit` would be a single class where files are sorted by class, every n-th a single class where labels
-    go round. A hash of the position has neither fault, and a smaller limit keeps a part of what a larger one keeps.
-    """
+def check_options(image_size: int | None, limit: int | None = None) -> None:
+    """Refuse an image size or a limit that is out of range."""
+    if image_size is not None and not 1 <= image_size <= MAX_IMAGE_SIZE:
+        raise AAGError(f"image_size is {image_size}, expected 1 to {MAX_IMAGE_SIZE} pixels")
     if limit is not None and limit < 1:
         raise AAGError(f"limit is {limit}, expected at least 1 image")
-    position = np.arange(count, dtype=np.uint64)
+
+
+def select_indices(count: int, limit: int | None) -> np.ndarray:
+    """Return the sorted indices [min(count, limit)] of the images that a limit keeps. They are always the same.
+
+    The first `limit` images can all be of one class if files are sorted by class; every n-th image can be if labels
+    alternate. A hash of the index avoids both. A smaller limit keeps a subset of what a larger one keeps.
+    """
+    index = np.arange(count, dtype=np.uint64)
     if limit is None or limit >= count:
-        return position.astype(np.int64)
+        return index.astype(np.int64)
     with np.errstate(over="ignore"):
-        mixed = (position + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed ^= mixed >> np.uint64(32)
     return np.sort(np.argsort(mixed, kind="stable")[:limit])
 
 
-def take(part: Part, limit: int | None) -> Part:
-    """The part that a limit keeps."""
+def take(split: SplitArrays, limit: int | None) -> SplitArrays:
+    """Return the images and labels that a limit keeps."""
     if limit is None:
-        return part
-    keep = chosen(len(part.images), limit)
-    return replace(part, images=part.images[keep], labels=None if part.labels is None else part.labels[keep])
+        return split
+    keep = select_indices(len(split.images), limit)
+    return replace(split, images=split.images[keep], labels=None if split.labels is None else split.labels[keep])
 
 
-def resized(images: np.ndarray, image_size: int | None, where: str) -> np.ndarray:
-    """Square images [N,S,S,3]; of `image_size`, resampled as a folder's are, where one is given."""
-    height, width = images.shape[1:3]
+def to_channels_last(images: np.ndarray) -> np.ndarray:
+    """Return a view [N, H, W, C] of an array [N, H, W, C] or [N, C, H, W].
+
+    Where both layouts are possible, the choice is the one with 1 or 3 channels, then the one with square images, then
+    channels last.
+    """
+    layouts = [images, images.transpose(0, 2, 3, 1)]
+    likely = [layout for layout in layouts if layout.shape[3] in (1, 3)] or layouts
+    return next((layout for layout in likely if layout.shape[1] == layout.shape[2]), likely[0])
+
+
+def make_square(images: np.ndarray, image_size: int | None, source: str) -> np.ndarray:
+    """Crop images [N, H, W, C] to their centre square and resize it to `image_size`, as is done for a folder.
+
+    Without an `image_size`, square images are returned unchanged and others are refused: the networks and
+    augmentations expect squares.
+    """
+    height, width, channels = images.shape[1:]
     if image_size is None and height != width:
-        raise AAGError(f"{where}: images are {width}×{height}; give an image_size to cut and resize them to squares")
+        advice = "use --image-size (image_size= in Python) to crop and resize them to squares"
+        raise AAGError(f"{source}: images are {width}×{height} pixels; {advice}")
     if image_size is None or height == width == image_size:
         return images
     from PIL import Image
 
-    from aag.data.decode import square
+    from aag.data.decode import resize_square
 
-    out = np.empty((len(images), image_size, image_size, 3), np.uint8)
+    out = np.empty((len(images), image_size, image_size, channels), np.uint8)
 
-    def work(span: range) -> None:
-        for i in span:
-            out[i] = np.asarray(square(Image.fromarray(np.ascontiguousarray(images[i])), image_size))
+    def resize(indices: range) -> None:
+        for i in indices:
+            if channels == 3:
+                out[i] = np.asarray(resize_square(Image.fromarray(np.ascontiguousarray(images[i])), image_size))
+                continue
+            for c in range(channels):
+                plane = Image.fromarray(np.ascontiguousarray(images[i, ..., c]))
+                out[i, ..., c] = np.asarray(resize_square(plane, image_size))
 
-    in_threads(work, spans(len(images)))
+    run_in_threads(resize, len(images))
     return out
 
 
-def spans(count: int, length: int = 64) -> list[range]:
-    return [range(start, min(start + length, count)) for start in range(0, count, length)]
-
-
-def in_threads(work: Callable[[range], None], jobs: Sequence[range]) -> None:
-    """Run the jobs on every core: Pillow lets go of the interpreter while it decodes and resamples."""
+def run_in_threads(work: Callable[[range], None], count: int, chunk: int = 64) -> None:
+    """Call `work` on ranges of at most `chunk` indices, on all cores: Pillow releases the GIL while it decodes."""
+    ranges = [range(start, min(start + chunk, count)) for start in range(0, count, chunk)]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         try:
-            for _ in pool.map(work, jobs):
+            for _ in pool.map(work, ranges):
                 pass
-        except BaseException:  # Ctrl-C must not wait for a million pictures
+        except BaseException:  # Ctrl-C must not wait for a million images
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -1,10 +1,10 @@
-"""One picture file, whatever it is, as a square of 8-bit RGB.
+"""Decode one image file to a square of 8-bit RGB.
 
-- Transparency is laid on white, the paper most pictures with a transparent ground are drawn for.
-- 16-bit, 32-bit and float greys are scaled to 8 bits, not clipped.
-- The orientation a camera noted is applied; of an animation the first frame counts.
-- The centre square is cut and resampled with an antialiased cubic filter. A square that has the size already is
-  kept to the pixel.
+- Transparent pixels become white, the background that most transparent images are drawn for.
+- 16-bit, 32-bit and float greys are scaled to 8 bits, not clipped (see `to_8_bits`).
+- The EXIF orientation is applied. Of an animation, the first frame is used.
+- The centre square is cropped and resized with an antialiased bicubic filter. A square of the right size keeps its
+  exact pixels.
 """
 
 import os
@@ -15,107 +15,107 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-# EPS would start Ghostscript on whatever the file says; the others are stubs that can name a format but not read it.
-_UNREAD = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
+# EPS would run Ghostscript on the file's content. For the others, Pillow has only stubs that cannot decode.
+_EXCLUDED = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
 
 
-class Unusable(Exception):
-    """Why a file is left out."""
+class UnreadableImageError(Exception):
+    """A file cannot be used; the message is the reason."""
 
 
 @cache
-def formats() -> tuple[str, ...]:
-    """The formats Pillow may open here."""
+def readable_formats() -> tuple[str, ...]:
+    """Return the names of the formats that Pillow may open."""
     Image.init()
-    return tuple(sorted(set(Image.OPEN) - _UNREAD))
+    return tuple(sorted(set(Image.OPEN) - _EXCLUDED))
 
 
 @cache
-def extensions() -> frozenset[str]:
-    """The file extensions of those formats, lower case, with the dot."""
-    known = set(formats())
-    return frozenset(ext for ext, name in Image.registered_extensions().items() if name in known)
+def readable_extensions() -> frozenset[str]:
+    """Return the file extensions of those formats, in lower case and with the dot."""
+    formats = set(readable_formats())
+    return frozenset(ext for ext, name in Image.registered_extensions().items() if name in formats)
 
 
 def decode(path: Path, size: int) -> np.ndarray:
-    """The picture as uint8 [size,size,3]; raises Unusable with a short reason."""
+    """Return the image as uint8 [size, size, 3]. Raises UnreadableImageError with a short reason."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
-            raise Unusable("not a regular file")  # opening a pipe would wait for ever
+            raise UnreadableImageError("not a regular file")  # opening a pipe would block
         if status.st_size == 0:
-            raise Unusable("empty file")
-        with Image.open(path, formats=formats()) as picture:
-            # A JPEG can be decoded at a fraction of its size; twice the target leaves the filter enough to work on.
-            picture.draft(None, (2 * size, 2 * size))
-            # Pillow itself only warns up to twice its limit, but every core may hold such a picture.
+            raise UnreadableImageError("empty file")
+        with Image.open(path, formats=readable_formats()) as image:
+            # A JPEG can be decoded at a fraction of its size; twice the target is enough for the filter.
+            image.draft(None, (2 * size, 2 * size))
+            # Pillow only warns up to twice its limit, but every core may hold such an image.
             limit = Image.MAX_IMAGE_PIXELS
-            if limit is not None and picture.width * picture.height > limit:
-                raise Unusable(f"{picture.width}×{picture.height} is more than Pillow's limit of {limit:,} pixels")
-            picture.load()
-            return np.asarray(square(to_rgb(_upright(picture)), size))
-    except Unusable:
+            if limit is not None and image.width * image.height > limit:
+                raise UnreadableImageError(f"{image.width}×{image.height} exceeds Pillow's limit of {limit:,} pixels")
+            image.load()
+            return np.asarray(resize_square(to_rgb(_apply_orientation(image)), size))
+    except UnreadableImageError:
         raise
     except UnidentifiedImageError:
-        raise Unusable("not an image Pillow can read") from None
+        raise UnreadableImageError("not an image Pillow can read") from None
     except Image.DecompressionBombError:
-        raise Unusable(f"more than Pillow's limit of {Image.MAX_IMAGE_PIXELS:,} pixels") from None
+        raise UnreadableImageError(f"exceeds Pillow's limit of {Image.MAX_IMAGE_PIXELS:,} pixels") from None
     except FileNotFoundError:
-        raise Unusable("no such file, or a link to nowhere") from None
-    except Exception as error:  # a damaged picture makes the decoders raise nearly anything
+        raise UnreadableImageError("no such file, or a broken link") from None
+    except Exception as error:  # damaged files make the decoders raise nearly anything
         reason = str(getattr(error, "strerror", None) or error).split("\n")[0]
-        raise Unusable(reason[:120] or type(error).__name__) from None
+        raise UnreadableImageError(reason[:120] or type(error).__name__) from None
 
 
-def _upright(picture: Image.Image) -> Image.Image:
+def _apply_orientation(image: Image.Image) -> Image.Image:
     try:
-        return ImageOps.exif_transpose(picture)
-    except Exception:  # unreadable notes of a camera are no reason to lose its picture
-        return picture
+        return ImageOps.exif_transpose(image)
+    except Exception:  # an image with damaged EXIF data is still usable
+        return image
 
 
-def to_rgb(picture: Image.Image) -> Image.Image:
-    """8-bit RGB from any of Pillow's modes."""
-    mode = picture.mode
-    if mode == "RGB" and "transparency" not in picture.info:
-        return picture
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Convert any of Pillow's modes to 8-bit RGB."""
+    mode = image.mode
+    if mode == "RGB" and "transparency" not in image.info:
+        return image
     if mode in ("I", "F") or mode.startswith("I;"):
-        return Image.fromarray(to_8_bits(np.asarray(picture), sixteen=mode.startswith("I;"))).convert("RGB")
-    if mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in picture.info:
-        # Premultiplied greys know no direct way to RGBA.
-        clear = (picture.convert("LA") if mode == "La" else picture).convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
-    return picture.convert("RGB")
+        return Image.fromarray(to_8_bits(np.asarray(image), at_least_12=mode.startswith("I;"))).convert("RGB")
+    if mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info:
+        # Pillow cannot convert premultiplied grey to RGBA directly.
+        rgba = (image.convert("LA") if mode == "La" else image).convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return image.convert("RGB")
 
 
-def to_8_bits(values: np.ndarray, *, sixteen: bool) -> np.ndarray:
-    """Grey values of more than 8 bits as uint8. `sixteen`: of a format whose white is 65535, however dark the picture.
+def to_8_bits(values: np.ndarray, *, at_least_12: bool) -> np.ndarray:
+    """Scale grey values of more than 8 bits to uint8.
 
-    Others do not say what their white is. The smallest range that holds them counts: 0..1 (floats), 0..255, 0..65535,
-    and else their own lowest and highest.
+    Files do not say which value is white: cameras and scanners store 12 or 14 bits in 16-bit files. So white is the
+    largest value of the smallest of 8, 12, 14 and 16 bits that holds the image's maximum, found for each file. With
+    `at_least_12`, for 16-bit formats, it is one of 12, 14 and 16. Floats up to 1 are scaled from 0..1. Values below 0
+    or above 65535 are scaled from the image's own minimum and maximum.
     """
     grey = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = float(grey.min()), float(grey.max())
-    if sixteen:
-        white = 65535.0
-    elif low < 0 or high > 65535:
+    if low < 0 or high > 65535:
         grey, white = grey - low, high - low or 1.0
     elif values.dtype.kind == "f" and high <= 1:
         white = 1.0
     else:
-        white = 255.0 if high <= 255 else 65535.0
+        white = next(2.0**bits - 1 for bits in ((12, 14, 16) if at_least_12 else (8, 12, 14, 16)) if high < 2**bits)
     return np.rint(grey * (255.0 / white)).astype(np.uint8)
 
 
-def square(picture: Image.Image, size: int) -> Image.Image:
-    """The centre square, resampled to `size`.
+def resize_square(image: Image.Image, size: int) -> Image.Image:
+    """Crop the centre square and resize it to `size`.
 
-    The same as resizing the shorter side and cutting afterwards, but a thin strip does not grow into gigabytes.
+    The result is that of resizing the shorter side and cropping, without a huge intermediate image for thin strips.
     """
-    width, height = picture.size
+    width, height = image.size
     if width == height == size:
-        return picture
+        return image
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     box = (left, top, left + side, top + side)
-    return picture.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
+    return image.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)

@@ -1,27 +1,28 @@
-"""Fetch one file over http(s): resumed where it broke off, checked, and in place only when whole."""
+"""Download one file over HTTP(S): resume after errors, verify the md5, and only then move it to its place."""
 
-import errno
 import http.client
 import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-from aag.data.archive import md5_of
+from aag.data.archive import file_md5
 from aag.errors import AAGError
+from aag.files import explain_write_errors
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with the file's name, the bytes that are there, and the bytes there will be, where the server says so."""
+"""Called with the file name, the bytes so far and the total bytes (None if the server does not say)."""
 
-_BLOCK = 1 << 18
-_MOST_TRIES = 30  # however much each brings; a try that brings nothing counts against `retries`
+WRITE_ADVICE = "free space there, or set AAG_DATA to a folder that you can write to"
+
+_BLOCK_BYTES = 1 << 18
+_MAX_ATTEMPTS = 30  # in total; `retries` limits attempts in a row that receive nothing
 
 
-class _Broken(Exception):
-    """The transfer stopped before its end for a reason that may pass."""
+class _TransferError(Exception):
+    """The transfer stopped early for a reason that may be temporary."""
 
 
 def download(
@@ -34,73 +35,81 @@ def download(
     timeout: float = 30.0,
     pause: float = 1.0,
 ) -> Path:
-    """Bring `url` to `target`, by way of `<target>.part`, which a later call goes on with."""
+    """Download `url` to `target`. Data go to `<target>.part` first, from which a later call resumes.
+
+    `timeout` and `pause` are in seconds; the pause before another attempt doubles each time.
+    """
     part = target.with_name(target.name + ".part")
-    if target.exists() and md5_of(target) == md5:
+    if target.exists() and file_md5(target) == md5:
         return target
-    with disk_told(target):
+    with explain_write_errors(target, WRITE_ADVICE):
         target.parent.mkdir(parents=True, exist_ok=True)
-        fruitless = 0
-        for attempt in range(_MOST_TRIES):
-            had = _size(part)
+        failures = 0  # in a row, without a new byte
+        for attempt in range(_MAX_ATTEMPTS):
+            start = _size(part)
             try:
-                resumed = _transfer(url, part, had, progress, timeout)
-            except _Broken as broken:
-                fruitless = 0 if _size(part) > had else fruitless + 1
-                if fruitless > retries or attempt == _MOST_TRIES - 1:
-                    raise AAGError(_no_way(url, target, str(broken))) from None
-                time.sleep(pause * 2**fruitless)
+                resumed = _transfer(url, part, start, progress, timeout)
+            except _TransferError as error:
+                failures = 0 if _size(part) > start else failures + 1
+                if failures > retries or attempt == _MAX_ATTEMPTS - 1:
+                    raise AAGError(_failure(url, target, str(error))) from None
+                time.sleep(pause * 2**failures)
                 continue
-            found = md5_of(part)
+            found = file_md5(part)
             if found == md5:
                 os.replace(part, target)
                 return target
             part.unlink()
-            if not resumed:  # fetched in one go: no part left from another time is to blame
-                raise AAGError(f"{url} sent another file than expected (md5 {found}, expected {md5}); try again later")
-    raise AAGError(_no_way(url, target, "it keeps sending broken data"))
+            if not resumed:  # a complete download: the server's file is wrong, not an old .part
+                raise AAGError(f"{url} is not the expected file (md5 {found}, expected {md5}); try again later")
+    raise AAGError(_failure(url, target, "the server keeps sending damaged data"))
 
 
-def _transfer(url: str, part: Path, had: int, progress: Progress | None, timeout: float) -> bool:
-    """Bring the rest of the file. True if it builds on what was there. OSError is about the disk, _Broken the net."""
-    headers = {"User-Agent": "aag", "Accept-Encoding": "identity"} | ({"Range": f"bytes={had}-"} if had else {})
+def _transfer(url: str, part: Path, start: int, progress: Progress | None, timeout: float) -> bool:
+    """Download the bytes after `start`; return whether the server resumed there.
+
+    Raises OSError for problems with the disk and _TransferError for problems with the network.
+    """
+    headers = {"User-Agent": "aag", "Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
         response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416 and had:  # nothing after what is there: whole already, or of another file
+        if error.code == 416 and start:  # no byte after `start`: complete already, or part of another file
             return True
         if error.code in (408, 425, 429) or error.code >= 500:
-            raise _Broken(f"the server answered {error.code} {error.reason}") from None
-        raise AAGError(_no_way(url, part.with_suffix(""), f"the server answered {error.code} {error.reason}")) from None
+            raise _TransferError(f"the server answered {error.code} {error.reason}") from None
+        raise AAGError(
+            _failure(url, part.with_suffix(""), f"the server answered {error.code} {error.reason}")
+        ) from None
     except (OSError, http.client.HTTPException) as error:
-        raise _Broken(_reason(error)) from None
+        raise _TransferError(_reason(error)) from None
     except ValueError:
-        raise AAGError(f"not an address to fetch from: {url}") from None
+        raise AAGError(f"not a valid URL: {url}") from None
     with response:
         sent_range = response.headers.get("Content-Range", "")
-        goes_on = had > 0 and response.status == 206 and sent_range.startswith(f"bytes {had}-")
-        if response.status == 206 and not goes_on:
+        resumed = start > 0 and response.status == 206 and sent_range.startswith(f"bytes {start}-")
+        if response.status == 206 and not resumed:
             part.unlink(missing_ok=True)
-            raise _Broken("the server sent another part of the file than asked for")
-        there = had if goes_on else 0  # a server that ignores Range sends everything again
+            raise _TransferError("the server sent the wrong range of bytes")
+        done = start if resumed else 0  # a server that ignores Range sends the whole file
         length = response.headers.get("Content-Length", "")
-        total = there + int(length) if length.isdigit() else None
-        with part.open("ab" if goes_on else "wb") as file:
+        total = done + int(length) if length.isdigit() else None
+        with part.open("ab" if resumed else "wb") as file:
             while True:
                 try:
-                    block = response.read(_BLOCK)
+                    block = response.read(_BLOCK_BYTES)
                 except (OSError, http.client.HTTPException) as error:
-                    raise _Broken(_reason(error)) from None
+                    raise _TransferError(_reason(error)) from None
                 if not block:
                     break
                 file.write(block)
-                there += len(block)
+                done += len(block)
                 if progress is not None:
-                    progress(part.stem, there, total)
-        if total is not None and there < total:
-            raise _Broken(f"the connection ended after {there:,} of {total:,} bytes")
-        return goes_on
+                    progress(part.stem, done, total)
+        if total is not None and done < total:
+            raise _TransferError(f"the connection ended after {done:,} of {total:,} bytes")
+        return resumed
 
 
 def _size(path: Path) -> int:
@@ -112,20 +121,5 @@ def _reason(error: Exception) -> str:
     return str(getattr(cause, "strerror", None) or cause) or type(cause).__name__
 
 
-def _no_way(url: str, target: Path, reason: str) -> str:
-    return f"cannot fetch {url} ({reason}); check the network, or bring the file by hand to {target}"
-
-
-@contextmanager
-def disk_told(target: Path) -> Iterator[None]:
-    """What the disk refuses, in one line."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            line = f"no space left for {target}; free some, or set AAG_DATA to a folder on another disk"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            line = f"no permission to write {target}; set AAG_DATA to a folder of yours"
-        else:
-            line = f"cannot write {target}: {error.strerror or error}"
-        raise AAGError(line) from None
+def _failure(url: str, target: Path, reason: str) -> str:
+    return f"cannot download {url} ({reason}); check the network, or copy the file to {target} yourself"

@@ -1,4 +1,4 @@
-"""The one type that every source of images ends in."""
+"""`ImageSet`: the type that every source of images is loaded into."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -7,34 +7,34 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from aag.data.known import Triple
 from aag.errors import AAGError
 
-_CHUNK = 64  # images per step of a sum
+_CHUNK = 64  # images per partial sum
 
 
-@dataclass(frozen=True, eq=False)  # eq=False: comparing tensors elementwise is no answer to "the same set?"
+@dataclass(frozen=True, eq=False, repr=False)  # eq=False: == on tensors is elementwise
 class ImageSet:
-    """Images without loss: uint8 [N,3,S,S], labels int64 [N] or none, and the names behind the labels.
+    """Images of one split: uint8 [N, C, H, W] with labels int64 [N] and their class names, or without labels.
 
-    `skipped` holds one "path: reason" line for each file that could not be used.
+    C may be any number of channels; what is decoded from files has 3. Images are square (H = W), because the networks
+    and the augmentations expect squares. `skipped` has one line "path: reason" per file that could not be read.
     """
 
     name: str
     images: torch.Tensor
-    labels: torch.Tensor | None
-    classes: tuple[str, ...]
+    labels: torch.Tensor | None = None
+    classes: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     split: str = "train"
 
     def __post_init__(self) -> None:
         images, labels, who = self.images, self.labels, f"image set {self.name!r} ({self.split})"
         if images.dtype != torch.uint8:
-            raise AAGError(f"{who}: images are {images.dtype}, expected torch.uint8")
-        if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] != images.shape[3]:
-            raise AAGError(f"{who}: images have the shape {list(images.shape)}, expected [N, 3, S, S]")
-        if not len(images) or not images.shape[2]:
-            raise AAGError(f"{who}: there are no images in it")
+            raise AAGError(f"{who}: images are {images.dtype}, expected torch.uint8 with values 0..255")
+        if images.ndim != 4 or images.shape[2] != images.shape[3]:
+            raise AAGError(f"{who}: images have the shape {list(images.shape)}, expected squares [N, C, S, S]")
+        if not images.numel():
+            raise AAGError(f"{who}: it contains no images")
         if not images.is_contiguous():
             raise AAGError(f"{who}: images are not contiguous; call .contiguous() on them first")
         if labels is None:
@@ -47,33 +47,43 @@ class ImageSet:
         if low < 0 or high >= len(self.classes):
             raise AAGError(f"{who}: labels lie in {low}..{high}, but there are {len(self.classes)} class names")
 
+    def __repr__(self) -> str:
+        size = f"{self.channels}×{self.image_size}×{self.image_size}"
+        labels = "no labels" if self.labels is None else f"{len(self.classes)} classes"
+        return f"ImageSet({self.name!r}, {self.split}, {len(self)} images of {size}, {labels})"
+
     def __len__(self) -> int:
         return len(self.images)
 
     @property
+    def channels(self) -> int:
+        """Number of channels."""
+        return self.images.shape[1]
+
+    @property
     def image_size(self) -> int:
-        """The side of the square images, in pixels."""
+        """Side of the square images, in pixels."""
         return self.images.shape[2]
 
     def fingerprint(self) -> str:
-        """A short name for exactly these pixels and labels: what a record of a run cites."""
+        """Return a short hash of the pixels and labels, which records cite."""
         return self._fingerprint
 
-    def statistics(self) -> tuple[Triple, Triple]:
-        """Per-pixel mean and standard deviation of each channel, on a scale of 0 to 1.
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the per-pixel mean and standard deviation of each channel, on a scale of 0 to 1.
 
-        The deviation is never below one grey level, so that constant images can be divided by it.
+        The deviation is at least one grey level, so that dividing by it is safe for constant images.
         """
         return self._statistics
 
     def to(self, device: torch.device | str) -> "ImageSet":
-        """The same set with its tensors on another device."""
+        """Return the same set with its tensors on another device."""
         labels = None if self.labels is None else self.labels.to(device)
         moved = replace(self, images=self.images.to(device), labels=labels)
-        # The pixels are the same: what was worked out about them goes along.
-        for known in ("_fingerprint", "_statistics"):
-            if known in self.__dict__:
-                moved.__dict__[known] = self.__dict__[known]
+        # The pixels are the same, so cached results stay valid.
+        for cached in ("_fingerprint", "_statistics"):
+            if cached in self.__dict__:
+                moved.__dict__[cached] = self.__dict__[cached]
         return moved
 
     @cached_property
@@ -85,12 +95,12 @@ class ImageSet:
         return digest.hexdigest()[:16]
 
     @cached_property
-    def _statistics(self) -> tuple[Triple, Triple]:
-        # float32 within a plane of one image, float64 over them: the same however the set is cut up. numpy on small
-        # chunks stays in the cache and needs no threads: ten times faster than torch where cores are few or busy.
-        sums = np.zeros((2, 3))
+    def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        # Sums are float32 within one plane of one image and float64 over planes, so they do not depend on the chunks.
+        # NumPy on small chunks stays in the cache and needs no threads: ten times faster than torch on busy cores.
+        sums = np.zeros((2, self.channels))
         for chunk in self.images.split(_CHUNK):
-            planes = chunk.cpu().numpy().reshape(len(chunk), 3, -1).astype(np.float32)
+            planes = chunk.cpu().numpy().reshape(len(chunk), self.channels, -1).astype(np.float32)
             sums += (
                 planes.sum(2).sum(0, dtype=np.float64),
                 np.einsum("nci,nci->nc", planes, planes).sum(0, dtype=np.float64),

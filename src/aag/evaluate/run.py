@@ -11,7 +11,7 @@ from aag.data import ImageSet
 from aag.errors import AAGError
 from aag.evaluate.protocols import evaluate_encoder
 from aag.evaluate.tsne import project
-from aag.files import projection_file, write_json, writing
+from aag.files import explain_write_errors, projection_file, write_json
 from aag.nets import Encoder
 from aag.provenance import provenance
 from aag.training.run import Run
@@ -69,7 +69,7 @@ def write_projection(
     _, embeddings = encoder.encode(test_set.images, dtype=_dtype(runtime))
     projection = project(embeddings, test_set.labels, classes=test_set.classes)
     path = projection_file(folder, config.run_name())
-    with writing(path.parent):
+    with explain_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_json(
         path,

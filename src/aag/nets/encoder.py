@@ -13,7 +13,7 @@ from aag.nets.heads import head
 from aag.nets.layers import use_ghost_batch_norm
 from aag.nets.sobel import sobel
 from aag.nets.spec import EncoderSpec
-from aag.pixels import in_range
+from aag.pixels import check_pixel_range
 
 
 class Encoder(nn.Module):
@@ -88,7 +88,7 @@ class Encoder(nn.Module):
         with evaluating(self), autocast:
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
-                features[rows], raw = self(in_range(images[rows].to(device)))
+                features[rows], raw = self(check_pixel_range(images[rows].to(device)))
                 embeddings[rows] = F.normalize(raw.float(), dim=1)
         return features, embeddings
 

@@ -25,9 +25,9 @@ class EncoderSpec:
     """Channels of the ResNets' first stage."""
     image_size: int = 32
     """Side of the square images, which AlexNet and most transformers are built for."""
-    mean: tuple[float, float, float] = (0.4914, 0.4822, 0.4465)
+    mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)
     """Channel means of images in [0, 1] (CIFAR-10)."""
-    std: tuple[float, float, float] = (0.2023, 0.1994, 0.2010)
+    std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)
     """Channel deviations (CIFAR-10, as the papers of this line divide)."""
     norm_images: int = 0
     """Consecutive images that batch norm sees together in training. 0: all of a pass."""

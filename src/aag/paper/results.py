@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aag.config import TrainConfig
-from aag.data.known import KNOWN
+from aag.data.datasets import DATASETS
 from aag.errors import AAGError
 from aag.files import projection_file
 
@@ -212,7 +212,7 @@ def accuracy(value: Any) -> bool:
 
 def images_of(data: str) -> int:
     """For training; a set that is not known counts as large as CIFAR's."""
-    return KNOWN[data].train if data in KNOWN else 50_000
+    return DATASETS[data].train if data in DATASETS else 50_000
 
 
 def _but(identity: dict[str, Any], *names: str) -> dict[str, Any]:

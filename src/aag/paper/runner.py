@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from aag.errors import AAGError
-from aag.files import writing
+from aag.files import explain_write_errors
 from aag.paper.listing import each, listing, machines, to_go
 from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, holds, lacking, select, standing
 from aag.paper.results import Results
@@ -46,7 +46,7 @@ def reproduce(options: Reproduce, console: "Console") -> int:
     if options.plan:
         plan(runs, stand, results)
         return 0
-    with writing(options.results):  # asked first: hours later would be late
+    with explain_write_errors(options.results):  # asked first: hours later would be late
         options.results.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=options.results):
             pass
@@ -123,13 +123,13 @@ class Runner:
 
     def with_data(self, runs: list[Planned]) -> list[Planned]:
         """Without those whose set is not here, which is told at once: after hours of other runs would be late."""
-        from aag.data.known import KNOWN, located
+        from aag.data.datasets import DATASETS, require_files
 
         absent = set()
         for name, count in Counter(run.config.data for run in runs).items():
             try:
-                if name in KNOWN:
-                    located(KNOWN[name], self.options.data_root)
+                if name in DATASETS:
+                    require_files(DATASETS[name], self.options.data_root)
             except AAGError as error:
                 absent.add(name)
                 print(f"error: {error}; needed by {pluralize(count, 'run')}", file=sys.stderr)

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from aag.errors import AAGError
-from aag.files import replacing, writing
+from aag.files import atomic_write_path, explain_write_errors
 
 
 def link(target: Path, page: Path) -> str:
@@ -25,6 +25,6 @@ def write_texts(texts: list[tuple[Path, str]]) -> None:
         for out, text in texts:
             if out.is_dir():
                 raise AAGError(f"cannot write {out}: it is a folder; give the name of a file")
-            last.enter_context(writing(out))
+            last.enter_context(explain_write_errors(out))
             out.parent.mkdir(parents=True, exist_ok=True)
-            last.enter_context(replacing(out)).write_bytes(text.encode())
+            last.enter_context(atomic_write_path(out)).write_bytes(text.encode())

@@ -10,7 +10,7 @@ from published import cifar_archive, cifar_files, images, planes, python2_pickle
 from scipy.io import savemat
 
 from aag import data
-from aag.data import archive, cifar, known
+from aag.data import archive, datasets, readers
 
 ARCHIVE = {"cifar10": "cifar-10-python.tar.gz", "cifar100": "cifar-100-python.tar.gz"}
 
@@ -34,16 +34,16 @@ def test_cifar_as_published(root: Path, monkeypatch, name, packed):
         shrink(monkeypatch, name, 20, 7, cifar_archive(root / ARCHIVE[name], name, train, test))
     else:
         shrink(monkeypatch, name, 20, 7)
-        folder = root / str(known.KNOWN[name].folder)
+        folder = root / str(datasets.DATASETS[name].folder)
         folder.mkdir(parents=True)
         for file, content in cifar_files(name, train, test).items():
             (folder / file).write_bytes(content)
     first = data.load_pair(name)
-    count = len(known.KNOWN[name].classes)
+    count = len(datasets.DATASETS[name].classes)
     for part, pixels in zip(first, (train, test), strict=True):
         assert torch.equal(part.images, tensor(pixels))
         assert part.labels.tolist() == [i % count for i in range(len(pixels))]
-        assert part.classes == known.KNOWN[name].classes
+        assert part.classes == datasets.DATASETS[name].classes
     # The second start reads the .npz that the first one left, and nothing else.
     monkeypatch.setattr(cifar, "read", None)
     assert data.catalogue()[1 if name == "cifar10" else 2].where == root / f"{name}.npz"
@@ -150,7 +150,7 @@ def test_an_archive_of_something_else_is_refused(root: Path, monkeypatch, refuse
     path = tar_gz(root / "cifar-100-python.tar.gz", {"readme": b"hello"})
     shrink(monkeypatch, "cifar100", 5, 2, path)
     refused(lambda: data.load("cifar100"), "holds no cifar-100-python/meta")
-    monkeypatch.setattr(archive, "LARGEST_MEMBER", 4)
+    monkeypatch.setattr(archive, "MAX_MEMBER_BYTES", 4)
     refused(lambda: data.load("cifar100"), "5 bytes")
     path.write_bytes(b"not a gzip file")
     shrink(monkeypatch, "cifar100", 5, 2, path)

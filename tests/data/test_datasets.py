@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from aag import data
-from aag.data import known
+from aag.data import datasets
 
 
 def test_the_listing_needs_neither_torch_nor_numpy():
@@ -19,7 +19,7 @@ def test_the_listing_needs_neither_torch_nor_numpy():
 def test_the_catalogue_tells_what_there_is_and_how_to_get_it(root: Path):
     rows = {row.name: row for row in data.catalogue()}
     assert list(rows) == ["sample", "cifar10", "cifar100", "svhn"]
-    assert rows["sample"].where == known.SAMPLE_FOLDER
+    assert rows["sample"].where == datasets.SAMPLE_FOLDER
     assert rows["cifar100"].where is None
     assert rows["cifar100"].fetch == "aag data fetch cifar100"
     assert [(r.train, r.test, r.classes, r.size) for r in rows.values()] == [
@@ -31,7 +31,7 @@ def test_the_catalogue_tells_what_there_is_and_how_to_get_it(root: Path):
     root.mkdir()
     (root / "svhn.npz").touch()
     assert {row.name: row.where for row in data.catalogue()}["svhn"] == root / "svhn.npz"
-    assert len(set(known.CIFAR100_CLASSES)) == 100
+    assert len(set(datasets.CIFAR100_CLASSES)) == 100
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_sets_are_found_in_the_usual_places(root: Path, name, files, base):
     for file in files:
         (place / file).parent.mkdir(parents=True, exist_ok=True)
         (place / file).touch()
-    found = known.find(known.get(name))
+    found = datasets.find_files(datasets.get_dataset(name))
     assert found is not None
     assert found.paths[0].resolve() == place / files[0].split("/")[0]
 
@@ -59,17 +59,17 @@ def test_sets_are_found_in_the_usual_places(root: Path, name, files, base):
 def test_half_of_svhn_is_not_svhn(root: Path):
     root.mkdir()
     (root / "train_32x32.mat").touch()
-    assert known.find(known.get("svhn")) is None
+    assert datasets.find_files(datasets.get_dataset("svhn")) is None
 
 
 def test_the_root_is_the_argument_then_the_environment_then_the_cache(monkeypatch, tmp_path, refused):
     monkeypatch.setenv("AAG_DATA", str(tmp_path))
-    assert known.data_root("/elsewhere") == Path("/elsewhere")
-    assert known.data_root() == tmp_path
+    assert datasets.data_root("/elsewhere") == Path("/elsewhere")
+    assert datasets.data_root() == tmp_path
     monkeypatch.setenv("AAG_DATA", "")
-    assert known.data_root() == Path.home() / ".cache" / "aag"
+    assert datasets.data_root() == Path.home() / ".cache" / "aag"
     (tmp_path / "file").touch()
-    refused(lambda: known.data_root(tmp_path / "file"), "is a file", "AAG_DATA")
+    refused(lambda: datasets.data_root(tmp_path / "file"), "is a file", "AAG_DATA")
 
 
 def test_normalisation_of_the_known_and_of_no_other(refused):

