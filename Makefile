@@ -36,7 +36,7 @@ types: install ## check types
 	$(BIN)/mypy
 
 imports: install ## check that imports point downwards only
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 docs: install ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
