@@ -1,37 +1,65 @@
 # Each target installs what it needs: a machine with Python 3.11+ and make is enough.
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
-PYTHON := .venv/bin/python
+OWN_UV := $(filter .tools/bin/uv,$(UV))
+BIN := .venv/bin
+INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt
+# Versions for every platform and Python from 3.11 on, of our dependencies and of the tools that install them.
+PIN := printf 'uv\nhatchling\neditables\n' | $(UV) pip compile --quiet --universal --python-version 3.11 \
+	--group dev --group bench --no-header --no-annotate --no-emit-index-url --output-file constraints.txt
 
-.PHONY: demo test check bench install lint types tables clean
+.PHONY: help demo test check bench install pins update format lint types imports docs tables clean
 
-demo: install ## train on the bundled photographs, on any machine, in minutes
-	.venv/bin/aag train --data sample --recipe demo
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
 
-test: install ## all tests that need neither a GPU nor minutes
-	$(PYTHON) -m pytest -n 2 -q
+demo: install ## train on the bundled photographs: minutes on any machine
+	$(BIN)/aag train --data sample --recipe demo
 
-check: lint types test ## what CI runs
+test: install ## run the tests that need no GPU and no download
+	$(BIN)/python -m pytest -n 2 -q
 
-bench: install ## speed and memory of every stage, beside the usual way
-	$(UV) sync --group bench
-	.venv/bin/aag bench
+check: lint types imports docs test ## everything CI runs
 
-lint: install
-	.venv/bin/ruff format --check .
-	.venv/bin/ruff check .
+bench: install ## measure speed and memory of every stage
+	$(INSTALL) --group bench
+	$(BIN)/aag bench
 
-types: install
-	.venv/bin/mypy
+format: install ## format the code and apply the linter's fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 
-tables: install ## the pages' tables, from results/
-	$(PYTHON) tools/make_tables.py
+lint: install ## check format and style
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
 
-install: $(if $(findstring .tools,$(UV)),.tools/bin/uv)
-	$(UV) sync
+types: install ## check types
+	$(BIN)/mypy
+
+imports: install ## check that imports point downwards only
+	$(BIN)/lint-imports --no-logo
+
+docs: install ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+tables: install ## write the tables of README.md and docs/ from results/
+	$(BIN)/python tools/make_tables.py
+
+install: .venv/installed ## install the package and its tools, at the versions in constraints.txt
+
+.venv/installed: pyproject.toml constraints.txt | $(OWN_UV)
+	test -x $(BIN)/python || $(UV) venv --quiet .venv
+	$(INSTALL) --build-constraints constraints.txt --editable . --group dev
+	@touch $@
+
+pins: | $(OWN_UV) ## add new dependencies to constraints.txt; keep all other versions
+	$(PIN) pyproject.toml -
+
+update: | $(OWN_UV) ## move constraints.txt to the newest versions
+	$(PIN) --upgrade pyproject.toml -
 
 .tools/bin/uv:
 	python3 -m venv .tools
-	.tools/bin/python -m pip install --quiet uv
+	.tools/bin/python -m pip install --quiet --constraint constraints.txt uv
 
-clean:
-	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove what make made
+	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis site

@@ -3,19 +3,23 @@
 import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 
 import aag
 from aag import provenance
 
 ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 HEAVY = ("torch", "torchvision", "timm", "numpy", "PIL", "scipy")
 
 
@@ -48,7 +52,21 @@ def test_every_public_name_is_there():
 
 
 def test_the_version_is_that_of_the_distribution():
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == aag.__version__
+    assert PROJECT["project"]["version"] == aag.__version__
+    assert f"\nversion: {aag.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_every_dependency_is_pinned_by_name_and_version_alone():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [line for line in lines if not re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; [^@#/]+)?", line)] == []
+    pinned = {line.partition("==")[0]: line.partition("==")[2].partition(" ;")[0] for line in lines}
+    groups = (
+        PROJECT["project"]["dependencies"],
+        PROJECT["build-system"]["requires"],
+        *PROJECT["dependency-groups"].values(),
+    )
+    for requirement in map(Requirement, chain(*groups)):
+        assert requirement.specifier.contains(pinned[requirement.name.lower()]), f"{requirement}: run make pins"
 
 
 # --- the documented calls ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from aag.report.markdown import grid
 from aag.report.markdown import markdown as reproduction
 from run_tables import ROOT, methods_table, results_table
 
-PAGES = ("README.md", "docs/methods.md")  # with tables in their places
+PAGES = ("README.md", "docs/methods.md", "docs/benchmarks.md")  # with tables in their places
 WHOLE = "docs/reproduction.md"  # written from its first line to its last
 
 
@@ -176,10 +176,12 @@ TABLES = {
 }
 
 
-def filled(page: str) -> str:
-    for name, table in TABLES.items():
-        mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        page = mark.sub(lambda found, table=table: found[1] + table() + "\n" + found[2], page)
+def filled(page: str, name: str) -> str:
+    """Return a page with its tables written anew; `name` is its path, which links to records are relative to."""
+    records = "](../results/" if "/" in name else "](results/"
+    for mark, table in TABLES.items():
+        place = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)", re.DOTALL)
+        page = place.sub(lambda m, table=table: m[1] + table().replace("](results/", records) + "\n" + m[2], page)
     return page
 
 
@@ -187,7 +189,7 @@ def main() -> None:
     for name in (*PAGES, WHOLE):
         path = ROOT / name
         before = path.read_text() if path.exists() else ""
-        after = reproduction(Content(ROOT / "results"), path) if name == WHOLE else filled(before)
+        after = reproduction(Content(ROOT / "results"), path) if name == WHOLE else filled(before, name)
         path.write_text(after)
 
 
