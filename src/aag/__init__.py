@@ -2,6 +2,7 @@
 
     import aag
 
+    result = aag.train("photos/", epochs=100)     # or tensors, arrays, a known data set; result.encoder
     encoder = aag.load("runs/my-run")             # an encoder with .features(images) and .embed(images)
     loss = aag.losses.gnt_xent(x, y, z)           # each [n, d]
     views = aag.augment.AutoAugment("cifar10")(images, seed=0)
@@ -13,20 +14,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["AAGError", "augment", "data", "evaluate", "load", "losses", "methods", "nets", "train"]
 
 if TYPE_CHECKING:
-    from aag import augment, data, evaluate, losses, methods, nets, train
+    from aag import augment, data, evaluate, losses, methods, nets, serving, training
+    from aag.data import ImageSet
     from aag.errors import AAGError
+    from aag.methods import Method, MethodSettings
     from aag.nets import load
+    from aag.runs import Run
+    from aag.settings import TrainSettings
+    from aag.training import Trainer, train
+
+_MODULES = ("augment", "data", "evaluate", "losses", "methods", "nets", "serving", "training")
+_NAMES = {
+    "AAGError": "errors", "ImageSet": "data", "Method": "methods", "MethodSettings": "methods", "Run": "runs",
+    "TrainSettings": "settings", "Trainer": "training", "load": "nets", "train": "training",
+}  # fmt: skip
+
+__all__ = [
+    "AAGError", "ImageSet", "Method", "MethodSettings", "Run", "TrainSettings", "Trainer", "augment", "data",
+    "evaluate", "load", "losses", "methods", "nets", "serving", "train", "training",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load":
-        return import_module("aag.nets").load
-    if name == "AAGError":
-        return import_module("aag.errors").AAGError
-    if name in __all__:
+    if name in _NAMES:
+        return getattr(import_module(f"aag.{_NAMES[name]}"), name)
+    if name in _MODULES:
         return import_module(f"aag.{name}")
     raise AttributeError(f"module 'aag' has no attribute {name!r}")
 

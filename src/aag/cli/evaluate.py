@@ -1,0 +1,94 @@
+"""aag evaluate"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.table import Table
+
+from aag.cli.output import Printer
+from aag.cli.parsing import parse
+from aag.cli.train import tidy_source
+from aag.errors import AAGError
+from aag.records import write_record
+from aag.runs import Run
+from aag.serving import evaluate_run, save_evaluation, write_projection
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Weighted kNN and linear evaluation of a run by the paper's protocols; saved in the run folder."""
+
+    run: Path
+    """The run folder."""
+    data: str = ""
+    """Labelled data to evaluate on. Default: the data of the run."""
+    data_root: str = ""
+    """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
+    k: int = 200
+    """Neighbours of the kNN."""
+    temperature: float = 0.1
+    """Temperature of the kNN's votes."""
+    linear: bool = True
+    """Linear evaluation too."""
+    linear_epochs: int = 50
+    """Epochs of the linear layer."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Precision of the network. auto: bf16 on a GPU that has it, else fp32."""
+    record: str = ""
+    """Folder for a record of the finished run: settings, curves, numbers and provenance in one JSON file."""
+    tsne: bool = False
+    """Also save a t-SNE projection of the test images' embeddings, next to the record."""
+
+
+def run(arguments: list[str]) -> int:
+    options = parse(Evaluate, "evaluate", arguments)
+    if options.data:
+        options = replace(options, data=tidy_source(options.data))
+    found = Run.open(options.run)
+    settings = found.settings()
+    if options.record and (not options.linear or options.data not in ("", settings["data"]["source"])):
+        raise AAGError("--record takes the whole evaluation on the run's own data: leave out --data and --no-linear")
+    usual = ("k", "temperature", "linear_epochs")
+    if options.record and any(getattr(options, name) != getattr(Evaluate, name) for name in usual):
+        raise AAGError("--record takes the protocol that all records share: leave out --k and the like")
+    if options.tsne and not options.record:
+        raise AAGError("--tsne is saved next to the record: give --record FOLDER, too")
+
+    root = Path(options.data_root) if options.data_root else None
+    where: dict[str, Any] = {"data_root": root, "device": options.device, "precision": options.precision}
+    evaluation = evaluate_run(
+        found,
+        data=options.data or None,
+        k=options.k,
+        temperature=options.temperature,
+        linear=options.linear,
+        linear_epochs=options.linear_epochs,
+        **where,
+    )
+    say = Printer()
+    epochs = settings["train"]["epochs"]
+    if evaluation.epoch < epochs:
+        say(f"training is unfinished: these are the numbers of epoch {evaluation.epoch} of {epochs}")
+    say.console.print(_table(f"{found.folder.name}, on {evaluation.data}", evaluation.results))
+    save_evaluation(evaluation)  # after printing: a full disk loses no number
+    say(f"saved in {evaluation.file}")
+    if options.record:
+        say(f"recorded in {write_record(found, Path(options.record))}")
+        if options.tsne:
+            say(f"t-SNE saved in {write_projection(found, Path(options.record), **where)}")
+    return 0
+
+
+def _table(title: str, results: list[dict[str, Any]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("evaluation")
+    table.add_column("accuracy", justify="right")
+    table.add_column("protocol")
+    hidden = ("evaluation", "layer", "data", "train", "test")
+    for row in results:
+        protocol = ", ".join(f"{name} {value}" for name, value in row["protocol"].items() if name not in hidden)
+        table.add_row(row["name"], f"{row['accuracy']:.2f} %", protocol)
+    return table

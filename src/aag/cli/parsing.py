@@ -1,0 +1,117 @@
+"""Command-line options from settings dataclasses, with errors of one line."""
+
+import ast
+import contextlib
+import inspect
+import io
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+import tyro
+
+from aag.errors import AAGError, unknown
+from aag.settings import describe_type, option
+
+T = TypeVar("T")
+ALIASES = {"--norm-images": "--bn-group-size", "--from": "--start-from"}  # the first until version 0.3
+METAVARS = {str: "TEXT", int: "N", float: "X", Path: "PATH"}
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """Return the docstrings below a dataclass's fields; where a subclass gives none, its parent's."""
+    docs: dict[str, str] = {}
+    for each in reversed(kind.__mro__[:-1]):
+        try:
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        except (OSError, TypeError, SyntaxError):  # made in an interpreter
+            continue
+        assert isinstance(tree, ast.ClassDef)
+        for field, doc in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant):
+                docs[ast.unparse(field.target)] = " ".join(str(doc.value.value).split())
+    return docs
+
+
+def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
+    """Return the fields of a settings class as (name, annotation for tyro, default)."""
+    docs, hints = field_docs(kind), get_type_hints(kind, include_extras=True)
+    found = []
+    for field in fields(kind):
+        if field.name in leave_out:
+            continue
+        default = getattr(defaults, field.name)
+        given: dict[str, Any] = {"help": docs.get(field.name, "")}
+        plain = [each for each in get_args(hints[field.name]) if each is not type(None)]
+        if type(None) in get_args(hints[field.name]):  # or tyro writes {None}|PATH
+            inner = get_args(plain[0])[0] if hasattr(plain[0], "__metadata__") else plain[0]
+            given["metavar"] = METAVARS.get(inner, "VALUE")
+            if default is None:
+                given["help_behavior_hint"] = ""
+        found.append((field.name, Annotated[hints[field.name], tyro.conf.arg(**given)], default))
+    return found
+
+
+def make_section(title: str, options: list[tuple[str, Any, Any]]) -> type:
+    """Make a group of options, shown under this title in the help."""
+    return make_dataclass(title, options, frozen=True)
+
+
+def parse(kind: type[T], command: str, arguments: Sequence[str], default: T | None = None, about: str = "") -> T:
+    """Parse arguments into a (nested) dataclass. A mistake raises an AAGError of one line."""
+    arguments = [_unalias(word) for word in arguments]
+    known = _options(kind)
+    for word in arguments:
+        name = word.partition("=")[0]
+        if name.startswith("--") and name != "--help" and name not in known:
+            raise unknown("option", name, known, f"aag {command} --help lists them")
+    extra: dict[str, Any] = {} if default is None else {"default": default}
+    config = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs)
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(told):
+            return tyro.cli(
+                kind, prog=f"aag {command}", args=arguments, config=config, description=about or kind.__doc__, **extra
+            )
+    except SystemExit as stop:
+        if stop.code:
+            raise AAGError(f"{_one_line(told.getvalue(), known)}; see aag {command} --help") from None
+        raise
+
+
+def _unalias(word: str) -> str:
+    name, equals, value = word.partition("=")
+    for old, new in ALIASES.items():
+        if name in (old, old.replace("--", "--no-", 1)):
+            return name.replace(old[2:], new[2:], 1) + equals + value
+    return word
+
+
+def _options(kind: type) -> dict[str, Any]:
+    """All option words of a nested dataclass, with their types."""
+    found: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        inner = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+        if hasattr(inner, "__dataclass_fields__"):
+            found |= _options(inner)
+        else:
+            found[option(name)] = hint
+            if inner is bool:
+                found[option(f"no_{name}")] = hint
+    return found
+
+
+def _one_line(box: str, known: dict[str, Any]) -> str:
+    """The message of tyro's error box."""
+    lines = [line.strip("│╭╮╰╯ \n") for line in box.splitlines()[1:]]
+    message = " ".join(line for line in lines[: next((i for i, line in enumerate(lines) if set(line) <= {"─"}), None)])
+    value = re.search(r"'([^']*)'\W*$|invalid choice '([^']*)'", message)
+    name = next((word for word in re.findall(r"--[\w-]+", message) if word in known), None)
+    if name and value and "Missing" not in message:
+        return f"{name} takes {describe_type(known[name])}, not {value[1] or value[2]!r}"
+    if name and "Missing" in message:
+        return f"{name} needs a value: {describe_type(known[name])}"
+    return message[:1].lower() + message[1:].rstrip(".") or "wrong arguments"

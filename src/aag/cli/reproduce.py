@@ -1,0 +1,35 @@
+"""aag reproduce"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from aag.cli.output import Printer, make_console
+from aag.cli.parsing import parse
+from aag.paper.page import write_pages
+from aag.paper.plan import Reproduce
+from aag.paper.runner import reproduce
+
+
+@dataclass(frozen=True)
+class Page:
+    """All tables and figures on one page, ours next to the paper's, drawn from the records."""
+
+    out: Path = Path("reproduction.html")
+    """The page: one HTML file that needs nothing else."""
+    markdown: str = ""
+    """Also write the page as Markdown to this file."""
+    results: Path = Path("results")
+    """Folder of the records."""
+
+
+def run(arguments: list[str]) -> int:
+    if arguments[:1] != ["page"]:
+        return reproduce(parse(Reproduce, "reproduce", arguments), make_console())
+    options = parse(Page, "reproduce page", arguments[1:])
+    markdown = Path(options.markdown) if options.markdown else None
+    for text in write_pages(options.results, options.out, markdown):
+        print(f"warning: {text}", file=sys.stderr)
+    for path in filter(None, (options.out, markdown)):
+        Printer()(f"written to {path}")
+    return 0

@@ -1,0 +1,155 @@
+"""aag train"""
+
+import os
+import shlex
+from dataclasses import dataclass, fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from aag.cli.output import make_console
+from aag.cli.parsing import make_section, options_of, parse
+from aag.data.datasets import DATASETS
+from aag.methods import load_method, methods
+from aag.nets import NetworkSettings
+from aag.settings import TrainSettings
+from aag.text import duration
+from aag.training import (
+    DataSettings,
+    Execution,
+    RunSettings,
+    TrainResult,
+    choose_recipe,
+    find_recipe,
+    recipe_settings,
+    recipes,
+    train_run,
+)
+from aag.training.progress import Progress, stop_on_signals
+
+
+@dataclass(frozen=True)
+class Request:
+    """A parsed command."""
+
+    settings: RunSettings
+    recipe: str
+    execution: Execution
+
+
+def run(arguments: list[str]) -> int:
+    request = parse_train(arguments)
+    console = make_console()
+    with stop_on_signals() as should_stop, Progress(console) as progress:
+        result = train_run(
+            request.settings,
+            request.execution,
+            recipe=request.recipe,
+            callbacks=[progress],
+            should_stop=should_stop,
+            on_loaded=lambda sets: setattr(progress, "test_set", sets[1]),
+        )
+    _tell(result, request, lambda text="": console.print(text, highlight=False, soft_wrap=True))
+    return 0 if result.complete else 130
+
+
+def parse_train(arguments: list[str]) -> Request:
+    """Read data, recipe and method first: they decide which other options there are, and their defaults."""
+    data = tidy_source(_peek(arguments, "--data") or DataSettings.source)
+    recipe, method = choose_recipe(_peek(arguments, "--recipe") or "auto", data, _peek(arguments, "--method"))
+    base = recipe_settings(recipe, data, method)
+    execution = Execution(knn_every=find_recipe(recipe, method).knn_every)
+    about = (
+        f"Train an encoder without labels, or resume the run that the same command started.\n\n"
+        f"The defaults below are those of --recipe {recipe} with --method {method} on --data {data}; "
+        "each method has options of its own (aag train --method NAME --help)."
+    )
+    kind = _command(base, recipe, execution)
+    parsed: Any = parse(kind, "train", arguments, about=about)
+    settings = RunSettings(
+        DataSettings(data, parsed.run.image_size),
+        _collect(NetworkSettings, parsed.network),
+        method,
+        _collect(type(base.method_settings), parsed.method_options),
+        _collect(TrainSettings, parsed.training),
+    )
+    return Request(settings, recipe, _collect(Execution, parsed.execution))
+
+
+def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
+    """Make the dataclass of all options, with the recipe's values as defaults."""
+    text = [
+        ("data", f"A known data set ({', '.join(DATASETS)}), a folder of images, or an .npz file.", base.data.source),
+        ("recipe", f"Named settings that the other options change: auto, {', '.join(recipes())}.", recipe),
+        ("method", f"{', '.join(methods())}, or FILE.py:CLASS for a method of your own.", base.method),
+    ]
+    first = [(name, Annotated[str, tyro.conf.arg(help=about)], default) for name, about, default in text]
+    sections = {
+        "run": make_section("run", first + options_of(DataSettings, base.data, leave_out=["source"])),
+        "method_options": make_section(
+            f"method {base.method}", options_of(type(base.method_settings), base.method_settings)
+        ),
+        "network": make_section("network", options_of(NetworkSettings, base.encoder)),
+        "training": make_section("training", options_of(TrainSettings, base.train)),
+        "execution": make_section("execution (does not change the numbers)", options_of(Execution, execution)),
+    }
+    titles = {"run": "images and method", "method_options": f"method {base.method}"}
+    return make_dataclass(
+        "Train",
+        [
+            (name, Annotated[kind, tyro.conf.arg(name=titles.get(name, name))], kind())  # type: ignore[misc]
+            for name, kind in sections.items()
+        ],
+        frozen=True,
+    )
+
+
+def _collect(kind: type, parsed: Any) -> Any:
+    return kind(**{field.name: getattr(parsed, field.name) for field in fields(kind)})
+
+
+def _peek(arguments: list[str], option: str) -> str | None:
+    """The value of an option, before the others are known."""
+    found = None
+    for place, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name == option:
+            found = value if equals else (arguments[place + 1] if place + 1 < len(arguments) else "")
+    return found
+
+
+def tidy_source(source: str) -> str:
+    """photos for photos/ and ./photos, which are the same run's; ./sample is a folder, and sample the bundled set."""
+    tidy = os.path.normpath(source)
+    return tidy if os.path.exists(os.path.expanduser(source)) and tidy not in DATASETS else source
+
+
+def _tell(result: TrainResult, request: Request, say: Any) -> None:
+    folder, summary, settings = result.run.folder, result.summary, request.settings
+    if not result.complete:
+        say(f"\nStopped and saved. The same command resumes from the last checkpoint, in {folder}")
+        return
+    say()
+    if summary.knn_last is not None:
+        untrained = "" if summary.knn_untrained is None else f"untrained {summary.knn_untrained:.2f} %  →  "
+        say(f"kNN      {untrained}trained {summary.knn_last:.2f} %  (last epoch; best {summary.knn_best:.2f} %)")
+    if summary.seconds is not None:
+        speed = f" at {summary.views_per_second:,.0f} views/s" if summary.views_per_second else ""
+        say(f"time     {duration(summary.seconds)} of training{speed}")
+    if summary.missing:
+        say(f"warning: {summary.missing}")
+    say(f"run      {folder}")
+    say("\nNext:")
+    path = shlex.quote(str(folder))
+    if summary.knn_last is not None:
+        say(f"  aag evaluate {path}")
+    code = f"import aag; print(aag.load({str(folder)!r}).spec)"
+    say(f"  python -c {shlex.quote(code)}")
+    dataset = DATASETS.get(settings.data.source)
+    if dataset and dataset.bundled:
+        own = load_method(settings.method) is not methods()["aag"]
+        method = f" --method {settings.method}" if own else ""
+        whole = f"{method}   # with its own recipe" if own else " --recipe paper   # the paper's AAG"
+        say(f"  aag train --data FOLDER --recipe demo{method}     # your own images, no labels needed")
+        say(f"  aag train --data cifar10{whole}; aag data fetch cifar10 first")

@@ -1,0 +1,123 @@
+"""Evaluate the encoder of a run folder, on its own data or on another set."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aag import data, nets
+from aag.data import ImageSet
+from aag.errors import AAGError
+from aag.evaluate.protocols import evaluate_encoder
+from aag.evaluate.tsne import project
+from aag.files import explain_write_errors, write_json
+from aag.nets import Encoder
+from aag.provenance import provenance
+from aag.runs import Run, projection_file
+from aag.training.runtime import choose_precision, choose_threads, find_device
+
+Sets = tuple[ImageSet, ImageSet | None]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The numbers of an encoder."""
+
+    results: list[dict[str, Any]]  # one per protocol, as evaluate_encoder gives them
+    data: str  # name of the set
+    epoch: int  # the encoder's: fewer than the run's where that is unfinished
+    file: Path  # where `save_evaluation` writes
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    encoder: Encoder
+    sets: Sets
+    device: torch.device
+    dtype: torch.dtype | None
+
+    @property
+    def epoch(self) -> int:
+        return int(self.encoder.extra.get("epoch", 0))
+
+
+def evaluate_run(
+    run: Run,
+    *,
+    data: str | None = None,
+    data_root: Path | None = None,
+    k: int = 200,
+    temperature: float = 0.1,
+    linear: bool = True,
+    linear_epochs: int = 50,
+    device: str = "auto",
+    precision: str = "auto",
+    sets: Sets | None = None,
+) -> Evaluation:
+    """Weighted kNN and linear evaluation of a run's encoder, on the run's data unless another is given."""
+    settings = run.settings()
+    source = data or settings["data"]["source"]
+    loaded = _load(run, source, data_root, device, precision, sets)
+    results = evaluate_encoder(
+        loaded.encoder,
+        *loaded.sets,
+        k=k,
+        temperature=temperature,
+        linear=linear,
+        linear_epochs=linear_epochs,
+        seed=settings["train"]["seed"],
+        dtype=loaded.dtype,
+    )
+    name = loaded.sets[0].name
+    # Numbers on another data set are saved next to the run's own, not over them.
+    other = source != settings["data"]["source"]
+    file = run.folder / f"evaluation-{name}.json" if other else run.evaluation_file
+    content = {"data": source, "epoch": loaded.epoch, "results": results, **provenance(str(loaded.device))}
+    return Evaluation(results, name, loaded.epoch, file, content)
+
+
+def save_evaluation(evaluation: Evaluation) -> None:
+    write_json(evaluation.file, evaluation.content)
+
+
+def write_projection(
+    run: Run,
+    folder: Path,
+    *,
+    data_root: Path | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    sets: Sets | None = None,
+) -> Path:
+    """Write a t-SNE of a finished run's test images to FOLDER/tsne/NAME.json, next to its record."""
+    settings = run.settings()
+    epochs = settings["train"]["epochs"]
+    loaded = _load(run, settings["data"]["source"], data_root, device, precision, sets)
+    if loaded.epoch < epochs:
+        raise AAGError(f"{run.folder} is not finished (epoch {loaded.epoch} of {epochs}): resume its aag train first")
+    test = loaded.sets[1]
+    if test is None or test.labels is None:
+        raise AAGError(f"{loaded.sets[0].name} has no labelled test images, which t-SNE shows by class")
+    _, embeddings = loaded.encoder.encode(test.images, dtype=loaded.dtype)
+    projection = project(embeddings, test.labels, classes=test.classes)
+    path = projection_file(folder, run.name)
+    with explain_write_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"name": run.name, "settings": settings, **projection, **provenance(str(loaded.device))})
+    return path
+
+
+def _load(
+    run: Run, source: str, data_root: Path | None, device_name: str, precision: str, sets: Sets | None
+) -> _Loaded:
+    if not run.encoder_file.exists():
+        raise AAGError(f"{run.folder} has no encoder yet: its training has not started or was never saved")
+    device = find_device(device_name)
+    dtype = torch.bfloat16 if choose_precision(device, precision) == "bf16" else None
+    choose_threads(device)
+    encoder = nets.load(run.encoder_file, device=device)
+    if sets is None:
+        sets = data.load_pair(source, root=data_root, image_size=encoder.spec.image_size)
+    return _Loaded(encoder, sets, device, dtype)
