@@ -105,8 +105,10 @@ def svhn_files(folder: Path, train: np.ndarray, test: np.ndarray) -> tuple[Path,
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch, name: str, train: int, test: int, *paths: Path) -> None:
-    """Let the known set be this small, and its archives be these files."""
+    """Give a data set this number of images, and the checksums of these files."""
     entry = datasets.DATASETS[name]
     sums = [hashlib.md5(path.read_bytes()).hexdigest() for path in paths] or [a.md5 for a in entry.archives]
     archives = tuple(replace(a, md5=md5) for a, md5 in zip(entry.archives, sums, strict=True))
-    monkeypatch.setitem(datasets.DATASETS, name, replace(entry, train=train, test=test, archives=archives))
+    monkeypatch.setitem(
+        datasets.DATASETS, name, replace(entry, splits={"train": train, "test": test}, archives=archives)
+    )

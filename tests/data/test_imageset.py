@@ -28,7 +28,7 @@ def test_it_says_what_it_holds():
     ("changes", "words"),
     [
         ({"images": torch.zeros(4, 3, 8, 8)}, ["float32", "uint8"]),
-        ({"images": torch.zeros(4, 8, 8, 3, dtype=torch.uint8)}, ["[4, 8, 8, 3]", "[N, 3, S, S]"]),
+        ({"images": torch.zeros(4, 8, 8, 3, dtype=torch.uint8)}, ["[4, 8, 8, 3]", "[N, C, S, S]"]),
         ({"images": torch.zeros(4, 3, 8, 9, dtype=torch.uint8)}, ["[4, 3, 8, 9]"]),
         ({"images": torch.zeros(3, 8, 8, dtype=torch.uint8)}, ["[3, 8, 8]"]),
         ({"images": torch.zeros(0, 3, 8, 8, dtype=torch.uint8)}, ["no images"]),

@@ -76,7 +76,7 @@ def test_both_parts_share_the_names(tmp_path, refused):
     assert data.load(path, split="test").classes == ("x", "y", "zebra")
     path = save(tmp_path / "c.npz", images=some(2, 4, 4, 3), labels=[0, 1], classes=np.array([b"x", b"y"]))
     assert data.load(str(path)).classes == ("x", "y")
-    refused(lambda: data.load(path, split="test"), "no test part")
+    refused(lambda: data.load(path, split="test"), "no test split")
 
 
 def test_sizes_change_only_when_asked(tmp_path, refused):
@@ -109,8 +109,8 @@ def test_sizes_change_only_when_asked(tmp_path, refused):
         ({"images": some(2, 4, 4, 3), "labels": [0, 2], "classes": ["a", "b"]}, ["highest label is 2", "2 names"]),
         ({"images": some(2, 4, 4, 3), "labels": [0, 1], "classes": [3, 4]}, ["strings"]),
         ({"train_images": some(2, 4, 4, 3), "test_labels": [1]}, ["no test_images"]),
-        ({"x": some(2, 4, 4, 3), "y": [1, 2]}, ["holds x, y", "train_images"]),
-        ({}, ["holds nothing"]),
+        ({"x": some(2, 4, 4, 3), "y": [1, 2]}, ["contains x, y", "train_images"]),
+        ({}, ["contains nothing"]),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, arrays, words, refused):
@@ -127,9 +127,9 @@ def test_damaged_files_are_refused(tmp_path, refused):
         refused(lambda: data.load(bad), str(bad), *words)
 
     told(b"", "is empty")
-    told(b"hello" * 100, "damaged or cut off")
+    told(b"hello" * 100, "damaged or truncated")
     for share in (0.1, 0.5, 0.99):
-        told(good[: int(len(good) * share)], "damaged or cut off")
+        told(good[: int(len(good) * share)], "damaged or truncated")
     middle = len(good) // 4
     told(good[:middle] + bytes(64) + good[middle + 64 :], "CRC")
     np.save(tmp_path / "array.npy", some(2, 4, 4, 3))

@@ -45,8 +45,8 @@ def test_cifar_as_published(root: Path, monkeypatch, name, packed):
         assert part.labels.tolist() == [i % count for i in range(len(pixels))]
         assert part.classes == datasets.DATASETS[name].classes
     # The second start reads the .npz that the first one left, and nothing else.
-    monkeypatch.setattr(cifar, "read", None)
-    assert data.catalogue()[1 if name == "cifar10" else 2].where == root / f"{name}.npz"
+    monkeypatch.setattr(readers, f"read_{name}", None)
+    assert data.list_datasets()[name] == root / f"{name}.npz"
     for part, again in zip(first, data.load_pair(name), strict=True):
         assert again.fingerprint() == part.fingerprint()
         assert again.classes == part.classes
@@ -82,9 +82,9 @@ def test_a_kept_file_of_something_else_is_refused(root: Path, monkeypatch, refus
     root.mkdir()
     kept = root / "cifar10.npz"
     np.savez(kept, images=images(3), labels=[0, 1, 2])
-    refused(lambda: data.load("cifar10"), "holds 3 train images", "50000", "aag data fetch cifar10")
+    refused(lambda: data.load("cifar10"), "contains 3 train images", "50000", "aag data fetch cifar10")
     shrink(monkeypatch, "cifar10", 3, 1)
-    refused(lambda: data.load_pair("cifar10"), "holds 0 test images")
+    refused(lambda: data.load_pair("cifar10"), "contains 0 test images")
     np.savez(kept, images=images(3), labels=[0, 1, 10])
     refused(lambda: data.load("cifar10"), "10 classes")
     np.savez(kept, images=images(3))
@@ -95,9 +95,7 @@ def test_a_kept_file_of_something_else_is_refused(root: Path, monkeypatch, refus
 
 def test_a_wrong_checksum_is_refused(root: Path, refused):
     cifar_archive(root / "cifar-10-python.tar.gz", "cifar10", images(5), images(2))
-    refused(
-        lambda: data.load("cifar10"), "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "fetch it again"
-    )
+    refused(lambda: data.load("cifar10"), "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "fetch again")
     svhn_files(root, images(3), images(3))
     refused(lambda: data.load("svhn"), "train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373")
 
@@ -149,7 +147,7 @@ def test_members_that_leave_the_archive_are_refused(root: Path, monkeypatch, mem
 def test_an_archive_of_something_else_is_refused(root: Path, monkeypatch, refused):
     path = tar_gz(root / "cifar-100-python.tar.gz", {"readme": b"hello"})
     shrink(monkeypatch, "cifar100", 5, 2, path)
-    refused(lambda: data.load("cifar100"), "holds no cifar-100-python/meta")
+    refused(lambda: data.load("cifar100"), "does not contain cifar-100-python/meta")
     monkeypatch.setattr(archive, "MAX_MEMBER_BYTES", 4)
     refused(lambda: data.load("cifar100"), "5 bytes")
     path.write_bytes(b"not a gzip file")
@@ -178,7 +176,7 @@ GOOD = {b"data": planes(images(2)), b"labels": [0, 1]}
         (python2_pickle(GOOD | {b"labels": [b"1", b"2"]}), ["one label for each"]),
         (python2_pickle(GOOD | {b"labels": [1, 300]}), ["outside 0..255"]),
         (python2_pickle({b"data": planes(images(2))}), ["one label for each"]),
-        (python2_pickle([1, 2]), ["holds a list"]),
+        (python2_pickle([1, 2]), ["contains a list"]),
         (python2_pickle(GOOD)[:3000], ["damaged"]),
         (b"", ["damaged"]),
         (b"hello", ["damaged"]),
@@ -200,10 +198,10 @@ def test_an_unpacked_folder_with_a_gap_or_other_names_is_refused(root: Path, mon
     folder.mkdir(parents=True)
     for file, content in cifar_files("cifar100", images(4), images(2)).items():
         (folder / file).write_bytes(content)
-    refused(lambda: data.load("cifar100"), "holds 4 train images")
+    refused(lambda: data.load("cifar100"), "contains 4 train images")
     shrink(monkeypatch, "cifar100", 4, 2)
     (folder / "meta").write_bytes(python2_pickle({b"fine_label_names": [b"cat"]}))
-    refused(lambda: data.load("cifar100"), "meta", "another set")
+    refused(lambda: data.load("cifar100"), "meta", "a different data set")
     (folder / "test").unlink()
     refused(lambda: data.load("cifar100"), "cannot read", "test")
 

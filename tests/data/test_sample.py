@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from aag import data
-from aag.data import bundled
-from aag.data.datasets import CIFAR10_CLASSES, SAMPLE_FOLDER
+from aag.data.datasets import CIFAR10_CLASSES, DATASETS, SAMPLE_FOLDER, StoredFiles
+from aag.data.readers import read_sample, split_sheet
+from make_sample import make_sheet
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +68,8 @@ def test_another_size_is_resampled():
 
 def test_sheets_there_and_back():
     images = np.random.default_rng(0).integers(0, 256, (100, 32, 32, 3), np.uint8)
-    assert bundled.to_sheet(images).shape == (64, 1600, 3)
-    assert np.array_equal(bundled.from_sheet(bundled.to_sheet(images)), images)
+    assert make_sheet(images).shape == (64, 1600, 3)
+    assert np.array_equal(split_sheet(make_sheet(images), 32), images)
 
 
 @pytest.mark.parametrize("harm", ["cut", "gone", "labels", "pixels"])
@@ -85,4 +86,8 @@ def test_a_damaged_installation_is_told(tmp_path, harm, refused):
         content = json.loads(labels.read_text())
         content["test"]["sha256"] = "0" * 64
         labels.write_text(json.dumps(content))
-    refused(lambda: bundled.read(["test"], tmp_path / "sample"), "sample", "install aag again")
+    refused(
+        lambda: read_sample(DATASETS["sample"], StoredFiles("bundled", (tmp_path / "sample",))),
+        "sample",
+        "install aag again",
+    )

@@ -72,8 +72,9 @@ def fetch(
 
     def download_archive(archive: Archive) -> Path:
         url = (base_url or archive.base_url).rstrip("/") + "/" + archive.file
-        options = {"retries": retries, "timeout": timeout, "pause": pause}
-        return download(url, home / archive.file, md5=archive.md5, progress=progress, **options)
+        return download(
+            url, home / archive.file, md5=archive.md5, progress=progress, retries=retries, timeout=timeout, pause=pause
+        )
 
     files = find_files(dataset, home)
     if files is not None and files.kind == "npz":

