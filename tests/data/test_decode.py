@@ -42,7 +42,10 @@ def noise(width: int, height: int) -> Image.Image:
         ("CMYK", (0, 255, 255, 0), "a.tif", (255, 0, 0)),
         ("I;16", 0xFFFF, "a.png", (255, 255, 255)),
         ("I;16", 0x8080, "a.png", (128, 128, 128)),
-        ("I;16", 300, "a.tif", (1, 1, 1)),
+        ("I;16", 4095, "a.png", (255, 255, 255)),  # 12 bits in a 16-bit file
+        ("I;16", 300, "a.tif", (19, 19, 19)),
+        ("I;16", 4096, "a.tif", (64, 64, 64)),  # 14 bits
+        ("I;16", 16384, "a.tif", (64, 64, 64)),  # 16 bits
         ("I", 65535, "a.tif", (255, 255, 255)),
         ("I", 100, "a.tif", (100, 100, 100)),
         ("F", 0.5, "a.tif", (128, 128, 128)),
@@ -80,6 +83,10 @@ def test_more_than_8_bits_are_scaled_not_clipped():
     ramp = np.linspace(0, 65535, 256)
     assert (to_8_bits(ramp.astype(np.uint16), at_least_12=True) == np.arange(256)).all()
     assert (to_8_bits(ramp.astype(np.int32), at_least_12=False) == np.arange(256)).all()
+    for bits in (12, 14):  # all 256 levels survive
+        ramp = np.linspace(0, 2**bits - 1, 256).astype(np.uint16)
+        assert (to_8_bits(ramp, at_least_12=True) == np.arange(256)).sum() > 200
+        assert len(np.unique(to_8_bits(np.arange(2**bits), at_least_12=True))) == 256
     assert (to_8_bits(np.arange(-100, 156), at_least_12=False) == np.arange(256)).all()
     assert (to_8_bits(np.arange(256) * 1_000_000, at_least_12=False) == np.arange(256)).all()
     assert to_8_bits(np.array([[np.nan, 1.0, np.inf]]), at_least_12=False).tolist() == [[0, 255, 0]]

@@ -20,6 +20,10 @@ def make(count=4, size=8, **changes) -> ImageSet:
 def test_it_says_what_it_holds():
     images = make(5, 8)
     assert (len(images), images.image_size, images.split, images.skipped) == (5, 8, "train", ())
+    assert repr(images) == "ImageSet('x', train, 5 images of 3×8×8, 2 classes)"
+    grey = ImageSet("y", torch.zeros(2, 1, 4, 4, dtype=torch.uint8), split="unlabelled")
+    assert repr(grey) == "ImageSet('y', unlabelled, 2 images of 1×4×4, no labels)"
+    assert (grey.channels, grey.statistics()) == (1, ((0.0,), (1 / 255,)))
     with pytest.raises(FrozenInstanceError):
         images.name = "y"
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from aag import data
 from aag.data import npz
+from aag.data.arrays import SplitArrays
 from aag.errors import AAGError
 
 
@@ -85,9 +86,16 @@ def test_sizes_change_only_when_asked(tmp_path, refused):
     assert data.load(path, image_size=8).images.shape == (3, 3, 8, 8)
     assert len(data.load(path, limit=2)) == 2
     wide = save(tmp_path / "wide.npz", images=some(3, 20, 30, 3))
-    refused(lambda: data.load(wide), "30×20", "image_size")
+    refused(lambda: data.load(wide), "30×20", "--image-size")
     cut = data.load(wide, image_size=20).images
     assert torch.equal(cut, torch.from_numpy(np.load(wide)["images"][:, :, 5:25].transpose(0, 3, 1, 2).copy()))
+
+
+def test_train_and_test_of_different_sizes_are_refused(tmp_path, refused):
+    path = save(tmp_path / "a.npz", train_images=some(2, 8, 8, 3), test_images=some(2, 6, 6, 3))
+    refused(lambda: data.load_pair(path), str(path), "8 pixels", "6", "--image-size")
+    train, test = data.load_pair(path, image_size=8)
+    assert train.image_size == test.image_size == 8
 
 
 @pytest.mark.parametrize(
@@ -155,7 +163,7 @@ def test_any_changed_byte_is_refused_or_harmless(tmp_path_factory, place, value)
 
 def test_writing_is_whole_or_not_at_all(tmp_path, monkeypatch):
     target = tmp_path / "new" / "x.npz"
-    npz.write(target, {"images": some(1, 2, 2, 3)})
+    npz.write(target, {"train": SplitArrays(some(1, 2, 2, 3), None)})
     before = target.read_bytes()
 
     def full(*_: object) -> None:
@@ -163,6 +171,6 @@ def test_writing_is_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
-        npz.write(target, {"images": some(9, 2, 2, 3)})
+        npz.write(target, {"train": SplitArrays(some(9, 2, 2, 3), None)})
     assert [file.name for file in target.parent.iterdir()] == ["x.npz"]
     assert target.read_bytes() == before

@@ -74,7 +74,7 @@ def test_a_root_that_cannot_be_written_is_no_hindrance(root: Path, monkeypatch, 
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert len(data.load("cifar10")) == 5
     assert [record.getMessage() for record in caplog.records] == [
-        f"cifar10 was read, but could not be kept for a faster start: [Errno 13] Permission denied: '{root}'"
+        f"cannot store cifar10 as an .npz for faster loading: [Errno 13] Permission denied: '{root}'"
     ]
 
 
