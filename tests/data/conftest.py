@@ -8,7 +8,7 @@ from aag.errors import AAGError
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty place for data sets, and a working folder without a ./data of its own."""
+    """Set AAG_DATA to a folder that does not exist yet, and work in a folder without ./data."""
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -18,7 +18,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def refused() -> Callable[..., str]:
-    """Call something that must fail as a user's mistake: one line that names each of the given words."""
+    """Check that a call raises an AAGError of one line that contains the given words."""
 
     def check(call: Callable[[], object], *words: str) -> str:
         with pytest.raises(AAGError) as caught:

@@ -1,4 +1,4 @@
-"""Tiny sets in the formats in which the real ones are published, made without the code under test."""
+"""Write tiny data sets in the published formats, without the code under test."""
 
 import hashlib
 import io
@@ -16,7 +16,7 @@ from aag.data import datasets
 
 
 def python2_pickle(value: Any) -> bytes:
-    """What Python 2's cPickle wrote at protocol 2, for the few types CIFAR's files hold."""
+    """Pickle as Python 2 did at protocol 2, for the types in CIFAR's files."""
     return b"\x80\x02" + _emit(value) + b"."
 
 
@@ -51,12 +51,12 @@ def images(count: int, seed: int = 0) -> np.ndarray:
 
 
 def planes(pixels: np.ndarray) -> np.ndarray:
-    """[N,32,32,3] as CIFAR's rows: the red, the green, the blue plane."""
+    """Turn [N, 32, 32, 3] into CIFAR's rows: the red, the green and the blue plane."""
     return pixels.transpose(0, 3, 1, 2).reshape(len(pixels), 3072).copy()
 
 
 def cifar_files(name: str, train: np.ndarray, test: np.ndarray) -> dict[str, bytes]:
-    """The files of a CIFAR set by name; image i has the label i mod the number of classes."""
+    """Return the files of CIFAR by name; image i has the label i mod the number of classes."""
     entry = datasets.DATASETS[name]
     count, words = len(entry.classes), [word.encode() for word in entry.classes]
 
@@ -95,7 +95,7 @@ def cifar_archive(path: Path, name: str, train: np.ndarray, test: np.ndarray, *e
 
 
 def svhn_files(folder: Path, train: np.ndarray, test: np.ndarray) -> tuple[Path, Path]:
-    """Image i shows the digit i mod 10, and a 0 is written as 10."""
+    """Write SVHN's files: image i has the digit i mod 10, and 0 is stored as 10."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / "train_32x32.mat", folder / "test_32x32.mat"
     for path, pixels in zip(paths, (train, test), strict=True):

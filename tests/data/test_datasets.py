@@ -8,7 +8,7 @@ from aag import data
 from aag.data import datasets
 
 
-def test_the_listing_needs_neither_torch_nor_numpy():
+def test_datasets_need_neither_torch_nor_numpy():
     code = (
         "import sys; from aag.data import list_datasets; list_datasets(); "
         "assert not {'torch', 'numpy', 'PIL', 'scipy'} & set(sys.modules)"
@@ -45,7 +45,7 @@ def test_list_datasets_gives_the_path_of_each(root: Path):
     ],
 )
 @pytest.mark.parametrize("base", ["root", "root/{name}", "work/data", "work/data/{name}"])
-def test_sets_are_found_in_the_usual_places(root: Path, name, files, base):
+def test_find_files_searches_the_usual_folders(root: Path, name, files, base):
     place = root.parent / base.format(name=name)
     for file in files:
         (place / file).parent.mkdir(parents=True, exist_ok=True)
@@ -55,13 +55,13 @@ def test_sets_are_found_in_the_usual_places(root: Path, name, files, base):
     assert found.paths[0].resolve() == place / files[0].split("/")[0]
 
 
-def test_half_of_svhn_is_not_svhn(root: Path):
+def test_find_files_needs_all_archives(root: Path):
     root.mkdir()
     (root / "train_32x32.mat").touch()
     assert datasets.find_files(datasets.get_dataset("svhn")) is None
 
 
-def test_the_root_is_the_argument_then_the_environment_then_the_cache(monkeypatch, tmp_path, refused):
+def test_data_root_order_argument_environment_cache(monkeypatch, tmp_path, refused):
     monkeypatch.setenv("AAG_DATA", str(tmp_path))
     assert datasets.data_root("/elsewhere") == Path("/elsewhere")
     assert datasets.data_root() == tmp_path
@@ -71,7 +71,7 @@ def test_the_root_is_the_argument_then_the_environment_then_the_cache(monkeypatc
     refused(lambda: datasets.data_root(tmp_path / "file"), "is a file", "AAG_DATA")
 
 
-def test_normalisation_of_the_known_and_of_no_other(refused):
+def test_normalisation_of_known_data_sets_only(refused):
     assert data.normalisation("cifar10") == ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
     assert data.normalisation("sample") == data.normalisation("cifar10")
     assert data.normalisation("cifar100") == ((0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023))
@@ -96,7 +96,7 @@ def test_normalisation_of_the_known_and_of_no_other(refused):
         ("svhn", ["aag data fetch svhn"]),
     ],
 )
-def test_a_source_that_is_not_there(root: Path, source, words, refused):
+def test_missing_sources_are_refused(root: Path, source, words, refused):
     refused(lambda: data.load(source), *words)
 
 

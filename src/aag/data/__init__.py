@@ -3,16 +3,17 @@
     train, test = aag.data.load_pair("cifar10")          # test is None if the source has none
     photos = aag.data.load("~/Pictures", image_size=64)  # photos.skipped lists the files that could not be read
 
-Every source becomes an `ImageSet`: uint8 images [N, C, H, W], with or without labels. Names are imported on first use,
-so that `aag.data.datasets` needs no torch.
+Every source becomes an `ImageSet`: uint8 images [N, C, H, W], with or without labels. What needs torch or NumPy
+is imported on first use.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from aag.data.datasets import DATASETS, Dataset, data_root, list_datasets, normalisation
+
 if TYPE_CHECKING:
     from aag.data.cache import fetch
-    from aag.data.datasets import DATASETS, Dataset, data_root, list_datasets, normalisation
     from aag.data.imageset import ImageSet
     from aag.data.loading import as_image_sets, load, load_pair
 
@@ -29,18 +30,18 @@ __all__ = [
     "normalisation",
 ]
 
-_MODULES = {
-    "fetch": "cache",
+_LAZY = {
     "ImageSet": "imageset",
     "as_image_sets": "loading",
+    "fetch": "cache",
     "load": "loading",
     "load_pair": "loading",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module(f"aag.data.{_MODULES.get(name, 'datasets')}"), name)
+    if name in _LAZY:
+        return getattr(import_module(f"aag.data.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'aag.data' has no attribute {name!r}")
 
 

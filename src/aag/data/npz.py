@@ -40,11 +40,11 @@ def read(path: Path, splits: Collection[str]) -> dict[str, SplitArrays]:
 
 def write(path: Path, splits: Mapping[str, SplitArrays]) -> None:
     """Write an uncompressed .npz atomically. Raises OSError."""
-    arrays = {"classes": np.array(next(iter(splits.values())).classes)}
+    arrays = {}
     for split, content in splits.items():
         arrays[f"{split}_images"] = content.images
         if content.labels is not None:
-            arrays[f"{split}_labels"] = content.labels
+            arrays |= {f"{split}_labels": content.labels, "classes": np.array(content.classes)}
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write_path(path) as temporary, temporary.open("xb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
