@@ -30,13 +30,7 @@ __all__ = [
     "normalisation",
 ]
 
-_LAZY = {
-    "ImageSet": "imageset",
-    "as_image_sets": "loading",
-    "fetch": "cache",
-    "load": "loading",
-    "load_pair": "loading",
-}
+_LAZY = {"ImageSet": "imageset", "fetch": "cache"} | dict.fromkeys(("as_image_sets", "load", "load_pair"), "loading")
 
 
 def __getattr__(name: str) -> Any:

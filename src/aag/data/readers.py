@@ -43,20 +43,20 @@ def read_cifar100(dataset: Dataset, files: StoredFiles) -> dict[str, SplitArrays
 
 
 def _read_cifar(dataset: Dataset, files: StoredFiles, layout: _CifarLayout) -> dict[str, SplitArrays]:
-    where, prefix = files.paths[0], f"{dataset.folder}/"
+    source, prefix = files.paths[0], f"{dataset.folder}/"
     names = [*(file for batch in layout.batches.values() for file in batch), layout.names_file]
     if files.kind == "archives":
-        check_md5(where, dataset.archives[0].md5)
-        members = read_members(where, [prefix + name for name in names])
+        check_md5(source, dataset.archives[0].md5)
+        members = read_members(source, [prefix + name for name in names])
         content = {name.removeprefix(prefix): data for name, data in members.items()}
     else:
-        content = {name: _read_bytes(where / name) for name in names}
+        content = {name: _read_bytes(source / name) for name in names}
     out = {}
     for split, batch in layout.batches.items():
-        parts = [_read_batch(content.pop(name), layout.label_key, where / name) for name in batch]
+        parts = [_read_batch(content.pop(name), layout.label_key, source / name) for name in batch]
         images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         out[split] = SplitArrays(images, labels, dataset.classes)
-    names_path = where / layout.names_file
+    names_path = source / layout.names_file
     classes = _unpickle(content[layout.names_file], names_path).get(layout.names_key)
     if classes != [name.encode() for name in dataset.classes]:
         raise AAGError(f"{names_path} does not name the classes of {dataset.name}; it is a different data set")
