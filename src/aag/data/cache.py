@@ -5,6 +5,7 @@ A data set is read from its published files once and then stored as an .npz in t
 
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
@@ -70,17 +71,11 @@ def fetch(
         return dataset.bundled
     folder = data_root(root)
 
+    download_file = partial(download, progress=progress, retries=retries, timeout=timeout, pause=pause)
+
     def download_archive(archive: Archive) -> Path:
         url = (base_url or archive.base_url).rstrip("/") + "/" + archive.file
-        return download(
-            url,
-            folder / archive.file,
-            md5=archive.md5,
-            progress=progress,
-            retries=retries,
-            timeout=timeout,
-            pause=pause,
-        )
+        return download_file(url, folder / archive.file, md5=archive.md5)
 
     files = find_files(dataset, folder)
     if files is not None and files.kind == "npz":
