@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aag.errors import AAGError
-from aag.files import write_bytes, explain_write_errors, write_json
+from aag.files import explain_write_errors, write_bytes, write_json
 from aag.text import pluralize
 
 Json = dict[str, Any]

@@ -41,6 +41,7 @@ class Range:
 
 Temperature = Annotated[float, Range(at_least=0.001, at_most=1000)]
 Momentum = Annotated[float, Range(at_least=0, below=1)]
+Precision = Literal["auto", "bf16", "fp32"]
 Seed = Annotated[int, Range(at_least=0, below=2**63)]
 
 
@@ -96,7 +97,7 @@ class TrainSettings(Settings):
     """Run folder or encoder file whose weights to start from (short: --from)."""
     seed: Seed = 0
     """Seed of the weights, the order of the images and all augmentations."""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     """Precision of the network. auto: bf16 on a GPU that has it, else fp32."""
 
     def __post_init__(self) -> None:
@@ -106,9 +107,7 @@ class TrainSettings(Settings):
             raise AAGError(f"--decay-at takes fractions of the epochs, above 0 and at most 1, not {given}")
         if self.epochs % self.rounds:
             nearest = self.rounds * max(1, round(self.epochs / self.rounds))
-            raise AAGError(
-                f"{self.epochs} epochs cannot be divided into {self.rounds} rounds; use --epochs {nearest} or --rounds 1"
-            )
+            raise AAGError(f"{self.epochs} epochs cannot be divided into {self.rounds} rounds; use --epochs {nearest}")
         if self.warmup_epochs and self.warmup_epochs >= self.round_epochs:
             raise AAGError(
                 f"{self.warmup_epochs} epochs of warm-up leave none of {self.round_epochs} to train; "
@@ -119,14 +118,12 @@ class TrainSettings(Settings):
     def round_epochs(self) -> int:
         return self.epochs // self.rounds
 
-    def resolve(self, precision: str = "auto") -> Self:
+    def resolve(self, precision: Precision = "auto") -> Self:
         """Replace automatic values; `precision` is what the device runs where none is chosen."""
         warmup = self.warmup_epochs
         if warmup is None:
             warmup = min(10, self.round_epochs // 2) if self.batch_size > 256 else 0
-        return replace(
-            self, warmup_epochs=warmup, precision=precision if self.precision == "auto" else self.precision
-        )
+        return replace(self, warmup_epochs=warmup, precision=precision if self.precision == "auto" else self.precision)
 
 
 # --- fields -----------------------------------------------------------------------------------------------------------

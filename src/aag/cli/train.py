@@ -3,7 +3,6 @@
 import os
 import shlex
 from dataclasses import dataclass, fields, make_dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -98,7 +97,7 @@ def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
     return make_dataclass(
         "Train",
         [
-            (name, Annotated[kind, tyro.conf.arg(name=titles.get(name, name))], kind())  # type: ignore[misc]
+            (name, Annotated[kind, tyro.conf.arg(name=titles.get(name, name))], kind())
             for name, kind in sections.items()
         ],
         frozen=True,

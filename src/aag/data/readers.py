@@ -109,7 +109,7 @@ class _SafeArray:
 class _SafeUnpickler(pickle.Unpickler):
     """Unpickles dicts, lists, bytes, numbers and uint8 arrays. It refuses every other class and runs no code."""
 
-    _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {  # noqa: RUF012  a constant table
+    _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
         ("numpy.core.multiarray", "_reconstruct"): lambda *_: _SafeArray(),
         ("numpy._core.multiarray", "_reconstruct"): lambda *_: _SafeArray(),
         ("numpy", "ndarray"): _SafeArray,

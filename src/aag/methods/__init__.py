@@ -77,7 +77,8 @@ def _load_file(path: Path) -> object:
     if loaded is not None and getattr(loaded, "__file__", None) == str(path.resolve()):
         return loaded
     spec = importlib.util.spec_from_file_location(name, path.resolve())
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     try:

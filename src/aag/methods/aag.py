@@ -53,8 +53,8 @@ class AAGSettings(MultiViewSettings):
         crop, policy = (dataset.auxiliary_crop, dataset.policy) if dataset else ("resized", "cifar10")
         return replace(
             self,
-            auxiliary_crop=crop if self.auxiliary_crop == "auto" else self.auxiliary_crop,
-            policy=policy if self.policy == "auto" else self.policy,
+            auxiliary_crop=crop if self.auxiliary_crop == "auto" else self.auxiliary_crop,  # type: ignore[arg-type]
+            policy=policy if self.policy == "auto" else self.policy,  # type: ignore[arg-type]
         )
 
 
@@ -126,4 +126,3 @@ class AAG(Method):
         pull = core.pull.mean()
         log = (positive, negative, pull, -pull / (4 * (n - 1)), *(part.loss.detach().mean() for part in parts))
         return StepOutput(total, log)
-

@@ -59,7 +59,7 @@ class AMDIM(Method):
     settings: AMDIMSettings
     recipes = {
         "amdim": Recipe(
-            about="AMDIM: mutual information between feature maps of two views at several scales, an encoder of its own",
+            about="AMDIM: mutual information between feature maps of two views at several scales, own encoder",
             expect="CIFAR-10: linear 91.2 in the paper, for a far larger network; not run here yet",
             options={
                 "network": "amdim",

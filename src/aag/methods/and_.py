@@ -9,6 +9,7 @@ one H200. The network and the bank go on from round to round; the learning rate 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,8 +27,8 @@ class ANDSettings(BankSettings): ...
 
 class AND(Instance):
     name = "and"
-    settings_type = ANDSettings
-    settings: ANDSettings  # type: ignore[assignment]
+    settings_type: ClassVar[type[BankSettings]] = ANDSettings
+    settings: BankSettings  # type: ignore[assignment]
     recipes = {
         "and": Recipe(
             about="AND: Instance in five rounds; each adds a quarter of the images with their nearest neighbours",

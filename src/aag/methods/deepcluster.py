@@ -17,10 +17,19 @@ from torch import Tensor, nn
 from aag.augment import Augmentation
 from aag.cluster import kmeans, mutual_information, whiten
 from aag.errors import AAGError
-from aag.methods.base import Embeddings, Extract, Method, MethodContext, MethodSettings, Recipe, StepOutput, check_no_head
+from aag.methods.base import (
+    Embeddings,
+    Extract,
+    Method,
+    MethodContext,
+    MethodSettings,
+    Recipe,
+    StepOutput,
+    check_no_head,
+)
 from aag.nets import Encoder
-from aag.settings import Range
 from aag.rng import Stream, keys, permutation, uniforms
+from aag.settings import Range
 
 MIN_IMAGES = 10  # images to a cluster on average; with fewer, k-means tells images apart and not kinds
 

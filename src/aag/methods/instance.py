@@ -10,7 +10,7 @@ contrastive estimation in place of the softmax over all images, which is for set
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ class InstanceSettings(BankSettings):
 
 class Instance(Method):
     name = "instance"
-    settings_type: type[BankSettings] = InstanceSettings
+    settings_type: ClassVar[type[BankSettings]] = InstanceSettings
     settings: InstanceSettings
     recipes = {
         "instance": Recipe(

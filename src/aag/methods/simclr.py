@@ -30,7 +30,7 @@ class SimCLRSettings(MultiViewSettings):
 
 class SimCLR(Method):
     name = "simclr"
-    settings_type: type[MultiViewSettings] = SimCLRSettings
+    settings_type: ClassVar[type[MultiViewSettings]] = SimCLRSettings
     settings: SimCLRSettings
     recipes = {
         "simclr": Recipe(

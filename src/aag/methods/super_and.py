@@ -45,7 +45,7 @@ class SuperANDSettings(BankSettings):
 class SuperAND(AND):
     name = "super-and"
     settings_type = SuperANDSettings
-    settings: SuperANDSettings  # type: ignore[assignment]
+    settings: SuperANDSettings
     recipes = {
         "super-and": Recipe(
             about="Super-AND: AND with the loss of ISIF, an entropy term and a branch that sees edges",

@@ -1,8 +1,8 @@
 """Training: settings, recipes, the loop, checkpoints.
 
-    result = aag.train("photos/", epochs=100)
-    trainer = Trainer(encoder, method, images, TrainSettings(epochs=100), run=Run("runs/mine"))
-    trainer.fit()  # resumes if the run has a checkpoint
+result = aag.train("photos/", epochs=100)
+trainer = Trainer(encoder, method, images, TrainSettings(epochs=100), run=Run("runs/mine"))
+trainer.fit()  # resumes if the run has a checkpoint
 """
 
 from aag.runs import Run

@@ -76,7 +76,9 @@ def train(
     these. `method`: a name, `file.py:Class`, or a `Method`. `network`: a name, or any module that maps images to
     features [B, F]. `options`: any option of `aag train`, such as epochs=100 or temperature=0.2.
     """
-    sets = None if isinstance(images, str | Path) else data.as_image_sets(images)
+    sets = None
+    if not isinstance(images, str | Path):
+        sets = data.as_image_sets(images, image_size=options.get("image_size"))
     source = str(images) if sets is None else sets[0].name
     settings = recipe_settings(recipe, source, method if isinstance(method, str) else register_method(type(method)))
     if isinstance(network, nn.Module):

@@ -16,7 +16,7 @@ class Batch(NamedTuple):
     """The input of a step."""
 
     views: Tensor  # uint8 [V, n, 3, H, W]
-    index: Tensor  # int64 [n]: the images' indices in their set
+    indices: Tensor  # int64 [n]: the images' positions in their set
 
 
 class Batches:
@@ -31,7 +31,11 @@ class Batches:
         self.images, self.method, self.batch_size, self.seed = images, method, batch_size, seed
         self.augmentations = method.augmentations()
         # On a CPU, what the caches hold: 512 images of 32×32, or 128 for each of many cores.
-        pixels = CHUNK_PIXELS if images.device.type == "cuda" else max(CHUNK_PIXELS // 8, CHUNK_PIXELS // 32 * torch.get_num_threads())
+        pixels = (
+            CHUNK_PIXELS
+            if images.device.type == "cuda"
+            else max(CHUNK_PIXELS // 8, CHUNK_PIXELS // 32 * torch.get_num_threads())
+        )
         affordable = pixels // (images.shape[2] * images.shape[3]) // batch_size
         self.per_chunk = max(1, min(affordable, len(images) // batch_size))  # batches
         self._order: tuple[int, Tensor, bool] | None = None  # epoch, order, whether it is the method's own
@@ -44,7 +48,7 @@ class Batches:
             self._chunk = self.make_chunk(epoch, chunk)
             self._chunk_at = (epoch, chunk)
         rows = slice(place * self.batch_size, (place + 1) * self.batch_size)
-        return Batch(self._chunk.views[:, rows], self._chunk.index[rows])
+        return Batch(self._chunk.views[:, rows], self._chunk.indices[rows])
 
     def first(self, epoch: int) -> Batch:
         """Make the first batch of an epoch without keeping its chunk."""

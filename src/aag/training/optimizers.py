@@ -112,7 +112,9 @@ class LARS(Optimizer):
                 rates = list((self.lr * torch.where((w > 0) & (g > 0), self.trust * w / g, 1.0)).unbind())
             velocity = [self.velocity[weight] for weight in own]
             torch._foreach_mul_(velocity, self.momentum)
-            torch._foreach_addcmul_(velocity, gradients, [rate.expand_as(w) for rate, w in zip(rates, own, strict=True)])
+            torch._foreach_addcmul_(
+                velocity, gradients, [rate.expand_as(w) for rate, w in zip(rates, own, strict=True)]
+            )
             torch._foreach_sub_(own, velocity)
 
 

@@ -94,9 +94,7 @@ class Progress(Callback):
         if row["kind"] == "epoch":
             self.loss = row["loss"]
             speed = f"{row['views_per_second']:,.0f} views/s"
-            self.bar.update(
-                self.task, completed=row["step"], epoch=row["epoch"], loss=f"{self.loss:.2f}", speed=speed
-            )
+            self.bar.update(self.task, completed=row["step"], epoch=row["epoch"], loss=f"{self.loss:.2f}", speed=speed)
         elif row["kind"] == "knn":
             self.bar.update(self.task, knn=f"  kNN {row['knn']:.1f}")
             after = f"epoch {row['epoch']:>4}  loss {self.loss:7.3f}" if row["epoch"] else "untrained             "

@@ -74,7 +74,11 @@ def run_name(settings: RunSettings, recipe: str = "auto") -> str:
     usual = recipes().get(recipe, (settings.method, None))[0]
     data = Path(settings.data.source).name.removesuffix(".npz") or "images"
     method = re.sub(r".*:", "", settings.method)
-    name = [data, settings.encoder.network.replace("/", "-"), recipe if settings.method == usual else f"{recipe}-{method}"]
+    name = [
+        data,
+        settings.encoder.network.replace("/", "-"),
+        recipe if settings.method == usual else f"{recipe}-{method}",
+    ]
     name.append(f"seed{settings.train.seed}")
     for field, value in settings.options().items():
         if field not in ("data", "network", "method", "seed") and value != base[field] and _matters(field, settings):

@@ -10,6 +10,7 @@ from torch import nn
 from aag.errors import AAGError
 from aag.kernels import unavailable_reason
 from aag.nets.fused import unsupported_reason
+from aag.settings import Precision
 from aag.text import pluralize
 
 COMPILE_MODES = ("auto", "on", "off")
@@ -27,7 +28,9 @@ class Runtime:
 
     def __str__(self) -> str:
         cuda = self.device.type == "cuda"
-        name = torch.cuda.get_device_name(self.device) if cuda else f"CPU, {pluralize(torch.get_num_threads(), 'thread')}"
+        name = (
+            torch.cuda.get_device_name(self.device) if cuda else f"CPU, {pluralize(torch.get_num_threads(), 'thread')}"
+        )
         parts = [name, self.precision, "channels last"]
         parts += ["Triton kernels"] * self.kernels + ["torch.compile"] * self.compile + ["CUDA graph"] * self.graph
         return ", ".join(parts) + (f" ({self.reason})" if self.reason else "")
@@ -95,7 +98,7 @@ def find_device(name: str = "auto") -> torch.device:
     return device
 
 
-def choose_precision(device: torch.device, wanted: str = "auto") -> str:
+def choose_precision(device: torch.device, wanted: Precision = "auto") -> Precision:
     """Return bf16 or fp32. auto: bf16 where the GPU has it natively."""
     if wanted == "bf16" and device.type != "cuda":
         # PyTorch picks instructions for it that some virtual machines only claim to have.

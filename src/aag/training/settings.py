@@ -8,7 +8,7 @@ from aag.data.datasets import DATASETS
 from aag.errors import AAGError
 from aag.methods import Method, MethodSettings, load_method
 from aag.nets import NetworkSettings
-from aag.settings import Range, Settings, TrainSettings, from_json, to_json
+from aag.settings import Precision, Range, Settings, TrainSettings, from_json, to_json
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RunSettings:
     def method_type(self) -> type[Method]:
         return load_method(self.method)
 
-    def resolve(self, precision: str = "auto") -> Self:
+    def resolve(self, precision: Precision = "auto") -> Self:
         """Replace automatic values; `precision` is what the device runs where none is chosen."""
         dataset = DATASETS.get(self.data.source)
         size = self.data.image_size or (dataset.size if dataset else None)
@@ -52,9 +52,7 @@ class RunSettings:
         )
         group, batch = resolved.encoder.bn_group_size, resolved.train.batch_size
         if group and batch % group:
-            raise AAGError(
-                f"batch size {batch} is not a multiple of --bn-group-size {group}; use --bn-group-size 0 for whole batches"
-            )
+            raise AAGError(f"batch size {batch} is not a multiple of --bn-group-size {group}; 0 is the whole batch")
         return resolved
 
     def options(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -86,7 +85,11 @@ class Step:
             batch = make_batch()
             if self.runtime.graph:
                 self._copy_inputs(batch)
-                places = [(True, True)] if self.settings.accumulate == 1 else list(product((True, False), repeat=2))
+                places = (
+                    [(True, True)]
+                    if self.settings.accumulate == 1
+                    else [(first, last) for first in (True, False) for last in (True, False)]
+                )
                 self._graphs = {place: self._capture("update", *place) for place in places}
             else:
                 self._run(batch)
@@ -152,7 +155,8 @@ class Step:
         for parameter in self.optimizer.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        torch._foreach_zero_([parameter.grad for parameter in self.optimizer.parameters.values()])
+            else:
+                parameter.grad.zero_()
 
     def _make_fused(self) -> "list[Fused]":
         from aag.nets.fused import Fused  # needs triton

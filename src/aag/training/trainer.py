@@ -246,7 +246,11 @@ class Trainer:
     def _check_finite(self, history: Tensor) -> None:
         bad = (~torch.isfinite(history).all(dim=1)).nonzero()
         if len(bad):
-            kept = f"the last good checkpoint is in {self.run.folder}; " if self.run and self.run.checkpoint.exists() else ""
+            kept = (
+                f"the last good checkpoint is in {self.run.folder}; "
+                if self.run and self.run.checkpoint.exists()
+                else ""
+            )
             raise AAGError(
                 f"the loss is no longer finite (epoch {self.progress.epoch + 1}, step {int(bad[0]) + 1}); {kept}"
                 "try a lower --lr, --warmup-epochs 10 or --precision fp32, with another --out"
@@ -300,7 +304,9 @@ class Trainer:
         tensors, state = checkpoint.load(run.checkpoint)
         other = set(differences(state["settings"], self.run_settings)) - {"epochs"}  # which `Run.check` has judged
         if other:
-            raise AAGError(f"{run.checkpoint} is of a run with another {', '.join(sorted(other))}; choose another --out")
+            raise AAGError(
+                f"{run.checkpoint} is of a run with another {', '.join(sorted(other))}; choose another --out"
+            )
         if state["images"] != self.image_set.fingerprint():
             raise AAGError(
                 f"the images of {self.image_set.name} are not those that {run.folder} was trained on; "
