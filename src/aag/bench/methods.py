@@ -79,7 +79,7 @@ def _whitening(plan: Plan) -> dict[str, Any]:
 
 def _survey(plan: Plan) -> dict[str, Any]:
     bank = Bank(*plan.bank).to(plan.device)
-    return _timed(plan, "neighbours and entropies of a memory bank", plan.bank, lambda: bank.survey(0.1))
+    return _timed(plan, "neighbours and entropies of a memory bank", plan.bank, lambda: bank.find_neighbours(0.1))
 
 
 def _timed(plan: Plan, name: str, size: tuple[int, int], work: Callable[[], object]) -> dict[str, Any]:

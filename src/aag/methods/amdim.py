@@ -1,4 +1,4 @@
-"""AMDIM: from a patch of one view, tell which patches of other views show the same image, across three scales.
+"""AMDIM: predict, from a patch of one view, which patches of other views show the same image, at three scales.
 
 Bachman, Hjelm, Buchwalter: "Learning Representations by Maximizing Mutual Information Across Views" (2019).
 
@@ -22,14 +22,14 @@ from aag.rng import NO_EPOCH, keys, uniforms
 
 
 class Prediction(NamedTuple):
-    """One map predicts another."""
+    """The loss of predicting one map from another."""
 
     nce: Tensor  # scalar
     penalty: Tensor  # scalar, the mean square of the scores before clipping
 
 
 def predict(source: Tensor, target: Tensor, *, clip: float = 20.0) -> Prediction:
-    """From one vector of each image, [n, R], tell its p positions in `target` [n, p, R] from all of other images.
+    """Tell the p positions of an image in `target` [n, p, R] from those of others, by one vector per image [n, R].
 
     s = c tanh(r·r' / (√R c)) and NCE = −mean over i, l of log(e^s_i,il / (e^s_i,il + Σ_{j≠i,m} e^s_i,jm)).
     """
@@ -90,7 +90,7 @@ class AMDIM(Method):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
     def embed(self, encoder: Encoder, views: Tensor) -> Embeddings:
-        """Maps r1, r5, r7 of both views, [2, n, positions, R] each."""
+        """Return the maps r1, r5, r7 of both views, each [2, n, positions, R]."""
         if self.settings.forward == "joint":
             return tuple(r.unflatten(0, views.shape[:2]) for r in _maps(encoder, views.flatten(0, 1)))
         return tuple(torch.stack(maps) for maps in zip(*(_maps(encoder, view) for view in views), strict=True))
@@ -109,7 +109,7 @@ class AMDIM(Method):
 
     def positions(self, index: Tensor) -> Tensor:
         """Draw the one of 25 positions that each view of each image predicts from in this step, int64 [2, n]."""
-        # 32 bits of the sum count: the step and the image are told apart for as long as any run lasts.
+        # The RNG uses 32 bits of the sum: enough to tell step and image apart for the length of any run.
         draws = [uniforms(keys(self.seed, NO_EPOCH, self.step * self.images + index, view), 1)[:, 0] for view in (0, 1)]
         return (torch.stack(draws) * 25).long()
 

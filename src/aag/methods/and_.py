@@ -1,11 +1,11 @@
-"""AND: instance discrimination in rounds, where ever more images count their nearest neighbour as themselves.
+"""AND: instance discrimination in rounds; in each, more images have their nearest neighbour as a second positive.
 
 Huang, Dong, Gong, Zhu: "Unsupervised Deep Learning by Neighbourhood Discovery" (2019).
 
     aag train --data cifar10 --method and
 
 CIFAR-10, ResNet-18, 5 rounds of 200 epochs: kNN 86.3 in the paper; here 84.4 after two rounds, which take 6 minutes on
-one H200. The network and the bank go on from round to round; the learning rate starts anew.
+one H200. The network and the bank carry over from round to round; the learning rate restarts.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from aag.losses import unit
 from aag.methods.base import Embeddings, Extract, MethodContext, Recipe, StepOutput
 from aag.methods.instance import BankSettings, Instance
 
-SHARE = 0.25  # of all images, by which the anchors grow each round
+ANCHOR_FRACTION = 0.25  # of all images that become anchors in each further round
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class AND(Instance):
         )
     }
     log_names: tuple[str, ...] = ("positive_probability", "anchors")
-    anchor: Tensor  # bool [N]: whose neighbour counts
+    anchor: Tensor  # bool [N]: images whose neighbour is a positive
     neighbour: Tensor  # int64 [N]
 
     def setup(self, context: MethodContext) -> None:
@@ -48,21 +48,20 @@ class AND(Instance):
         self.register_buffer("neighbour", torch.arange(context.images))
 
     def before_epoch(self, epoch: int, extract: Extract) -> None:
-        number, within = divmod(epoch, self.round_epochs)
-        if within == 0:
-            self.discover(number)
+        if epoch % self.round_epochs == 0:
+            self.choose_anchors(epoch // self.round_epochs)
 
     @torch.no_grad()
-    def discover(self, number: int) -> None:
-        """Round `number`, from 0: of the images, so many quarters become anchors, whose place is the clearest."""
+    def choose_anchors(self, round_number: int) -> None:
+        """Make a quarter of the images per finished round anchors: those whose similarities have the lowest entropy."""
         self.anchor.zero_()
-        if count := min(int(SHARE * number * len(self.anchor)), len(self.anchor)):
-            entropy, nearest = self.bank.survey(self.settings.temperature)
+        if count := min(int(ANCHOR_FRACTION * round_number * len(self.anchor)), len(self.anchor)):
+            entropy, nearest = self.bank.find_neighbours(self.settings.temperature)
             self.neighbour.copy_(nearest)
             self.anchor[entropy.sort(stable=True).indices[:count]] = True
 
     def positives(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each image itself and its neighbour, int64 [n, 2], and whether they count, bool [n, 2]."""
+        """Return each image and its neighbour, int64 [n, 2], and whether they count as positives, bool [n, 2]."""
         anchor = self.anchor[index]
         return torch.stack([index, self.neighbour[index]], dim=1), torch.stack([torch.ones_like(anchor), anchor], dim=1)
 
@@ -70,6 +69,6 @@ class AND(Instance):
         """−log(p_ii + p_ij) for an anchor i with its neighbour j, −log p_ii for the others."""
         (x,) = embeddings
         v = unit(x)
-        log_p = self.bank.match(v, *self.positives(index), temperature=self.settings.temperature).log_share
+        log_p = self.bank.match(v, *self.positives(index), temperature=self.settings.temperature).log_probability
         log = (log_p.detach().exp().mean(), self.anchor[index].to(log_p.dtype).mean())
         return StepOutput(-log_p.mean(), log, (index, v.detach()))

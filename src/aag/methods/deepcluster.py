@@ -1,4 +1,4 @@
-"""DeepCluster: before every epoch, k-means of the features; then a classifier learns to tell the clusters apart.
+"""DeepCluster: k-means of the features before every epoch; then a classifier learns to predict the clusters.
 
 Caron, Bojanowski, Joulin, Douze: "Deep Clustering for Unsupervised Learning of Visual Features" (2018).
 
@@ -81,14 +81,14 @@ class DeepCluster(Method):
     def before_epoch(self, epoch: int, extract: Extract) -> None:
         features, _ = extract()
         labels, _ = kmeans(whiten(features), self.settings.clusters, seed=self.seed, epoch=epoch)
-        if epoch > 0:  # else there was none before
+        if epoch > 0:  # the first epoch has no previous labels
             self.nmi.copy_(mutual_information(self.labels, labels))
         self.labels.copy_(labels)
         self.reset_classifier(epoch)
 
     @torch.no_grad()
     def reset_classifier(self, epoch: int) -> None:
-        """Cluster 7 of this epoch is not that of the last: nothing learnt about it holds any more."""
+        """Draw new weights: cluster 7 of this epoch is not cluster 7 of the last one."""
         clusters, features = self.classifier.weight.shape
         number = torch.arange(clusters, device=self.classifier.weight.device)
         u = uniforms(keys(self.seed, epoch, number, Stream.CLASSIFIER_INIT), features).double()
@@ -96,13 +96,13 @@ class DeepCluster(Method):
         self.classifier.bias.zero_()
 
     def epoch_order(self, epoch: int) -> Tensor:
-        """N draws, as many from each cluster that is not empty; else a few large clusters would be all it learns.
+        """Sample N images, the same number from each non-empty cluster: large clusters would dominate otherwise.
 
-        A cluster large enough gives different images; a smaller one is drawn from with replacement.
+        Large clusters are sampled without replacement, small ones with replacement.
         """
         n, device = len(self.labels), self.labels.device
         shuffled = permutation(self.seed, epoch, n, device)
-        by_cluster = shuffled[torch.sort(self.labels[shuffled], stable=True).indices]  # [N], at random within each
+        by_cluster = shuffled[torch.sort(self.labels[shuffled], stable=True).indices]  # [N], shuffled within each
         counts = torch.bincount(self.labels, minlength=self.settings.clusters)  # [k]
         starts = counts.cumsum(dim=0) - counts
         starts, counts = starts[counts > 0, None], counts[counts > 0, None]
@@ -120,7 +120,7 @@ class DeepCluster(Method):
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         (features,) = embeddings
         features = features if features.dtype == torch.float64 else features.float()
-        # Clusters are found among features before this ReLU, which does nothing where a network ends in one.
+        # The clusters are of features before this ReLU, which changes nothing where a network ends in one.
         logits = self.classifier(F.relu(features))  # [n, k]
         labels = self.labels[index]
         accuracy = (logits.detach().argmax(dim=1) == labels).float().mean()

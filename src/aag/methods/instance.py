@@ -1,11 +1,11 @@
-"""Instance discrimination: each image is a class of its own, with its remembered embedding as the class's weights.
+"""Instance discrimination: each image is its own class, and its row in the memory bank is the class's weight.
 
 Wu, Xiong, Yu, Lin: "Unsupervised Feature Learning via Non-Parametric Instance Discrimination" (2018).
 
     aag train --data cifar10 --method instance
 
-CIFAR-10, ResNet-18: kNN 80.8 in the paper, 81.3 here in 3 minutes on one H200. `--negatives 4096` takes noise-
-contrastive estimation in place of the softmax over all images, which is for sets of a million.
+CIFAR-10, ResNet-18: kNN 80.8 in the paper, 81.3 here in 3 minutes on one H200. `--negatives 4096` uses noise-
+contrastive estimation instead of the softmax over all images, for sets of a million.
 """
 
 import math
@@ -98,20 +98,20 @@ class Instance(Method):
         v = unit(x)
         if self.negatives:
             return self._nce(v, index)
-        log_p = self.bank.match(v, index[:, None], temperature=self.settings.temperature).log_share
+        log_p = self.bank.match(v, index[:, None], temperature=self.settings.temperature).log_probability
         return StepOutput(-log_p.mean(), (log_p.detach().exp().mean(),), (index, v.detach()))
 
     def _nce(self, v: Tensor, index: Tensor) -> StepOutput:
-        """The probability that it is told from noise is logged."""
-        picked = torch.cat([index[:, None], self.noise(index)], dim=1)  # [n, 1 + K]
-        s = torch.bmm(self.bank.rows[picked], v[:, :, None]).squeeze(2) / self.settings.temperature
+        """NCE loss; logs the probability that an image is recognized as data."""
+        rows = torch.cat([index[:, None], self.noise(index)], dim=1)  # [n, 1 + K]
+        s = torch.bmm(self.bank.rows[rows], v[:, :, None]).squeeze(2) / self.settings.temperature
         log_z = torch.where(self.step == 0, log_normaliser(s.detach(), len(self.bank.rows)), self.log_z)
         losses = nce(s, log_z, len(self.bank.rows))
-        told = -losses.positive.detach()
-        return StepOutput((losses.positive + losses.noise).mean(), (told.exp().mean(),), (index, v.detach(), log_z))
+        probability = (-losses.positive.detach()).exp().mean()
+        return StepOutput((losses.positive + losses.noise).mean(), (probability,), (index, v.detach(), log_z))
 
     def noise(self, index: Tensor) -> Tensor:
-        """The numbers of K images for each of these, drawn uniformly and for this step: int64 [n, K]."""
+        """Draw K image indices uniformly for each of these images in this step, int64 [n, K]."""
         key = keys(self.seed, 0, index, Stream.NCE_NOISE) ^ keys(self.seed, 1, self.step[None], Stream.NCE_NOISE)
         # In float64: in float32, a draw just below 1 could be rounded up to N.
         return (uniforms(key, self.negatives).double() * len(self.bank.rows)).long()

@@ -24,7 +24,7 @@ from aag.settings import Temperature
 class ISIFSettings(MultiViewSettings):
     basic: Literal["paper", "isif", "simclr", "crop", "amdim"] = "isif"
     loss: Literal["own", "nt-xent", "gnt-xent", "dcl", "dclw"] = "own"
-    """own: the method's."""
+    """own: the authors'."""
     temperature: Temperature = 0.1
     """τ: cosine similarities are divided by it."""
 

@@ -1,4 +1,4 @@
-"""MoCo: a view is to find the other, embedded by a slower copy of the encoder, among a queue of earlier such keys.
+"""MoCo: find the key of an image's other view, from a momentum encoder, among a queue of earlier keys.
 
 He, Fan, Wu, Xie, Girshick: "Momentum Contrast for Unsupervised Visual Representation Learning" (2020).
 
@@ -81,7 +81,7 @@ class MoCo(Method):
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         query, key = (part.flatten(0, 1) for part in embeddings)
         key = unit(key)
-        # Where each view is a query, the sum of both directions, as its authors have it: all rows' mean, twice.
+        # With --symmetric, the sum over both directions, as in the authors' code: twice the mean over all rows.
         loss = self.queries * queue_xent(
             query, key, self.queue, temperature=self.settings.temperature, keep_positive=self.settings.loss == "nt-xent"
         )
@@ -90,7 +90,7 @@ class MoCo(Method):
         return StepOutput(loss, (positive, negative), (key,))
 
     def after_step(self, encoder: Encoder, *carry: Tensor) -> None:
-        """The key encoder follows in its weights; its batch norms keep the statistics of what they saw themselves."""
+        """Update the key encoder's weights and the queue; its batch norms keep their own running statistics."""
         torch._foreach_lerp_(list(self.key.parameters()), list(encoder.parameters()), 1 - self.settings.key_momentum)
         (key,) = carry
         count = torch.arange(len(key), device=key.device)
@@ -99,26 +99,25 @@ class MoCo(Method):
 
     @torch.no_grad()
     def _keys(self, images: Tensor) -> Tensor:
-        """[V, n, 3, H, W] → [V · n, d]."""
+        """Return the keys [V · n, d] of views [V, n, 3, H, W]."""
         views, n = images.shape[:2]
         images = images.flatten(0, 1)
         if not self.shuffle:
             return self.key(images)[1]
         order = shuffled(self.seed, self.steps, views, n)
         key = self.key(images[order])[1]
-        return torch.empty_like(key).index_copy_(0, order, key)  # back in their places
+        return torch.empty_like(key).index_copy_(0, order, key)  # back in order
 
 
 def shuffled(seed: int, step: Tensor, views: int, n: int) -> Tensor:
-    """0 … views · n − 1, those of each view shuffled among themselves: another order for each step int64 []."""
+    """Return 0 … views · n − 1, shuffled within each view, in a different order for each step int64 []."""
     count = torch.arange(views * n, device=step.device)
     draws = rng.keys(seed, 0, step * (views * n) + count, rng.Stream.KEY_SHUFFLE).unflatten(0, (views, n))
     return (draws.argsort(dim=1, stable=True) + count[::n, None]).flatten()
 
 
 def random_units(seed: int, count: int, width: int) -> Tensor:
-    """[count, width]: normal numbers, by the method of Box and Muller, as unit rows."""
-    u, v = (
-        rng.uniforms(rng.keys(seed, 0, torch.arange(count), rng.Stream.QUEUE_INIT), 2 * width).double().chunk(2, dim=1)
-    )
+    """Return random unit rows [count, width]: normal numbers by the Box–Muller method."""
+    rng_keys = rng.keys(seed, 0, torch.arange(count), rng.Stream.QUEUE_INIT)
+    u, v = rng.uniforms(rng_keys, 2 * width).double().chunk(2, dim=1)
     return unit((-2 * torch.log1p(-u)).sqrt() * torch.cos(2 * pi * v)).float()

@@ -1,13 +1,13 @@
-"""Super-AND: AND on two views, which are to be told from other images' by how they resemble the whole bank.
+"""Super-AND: AND on two views, with an invariance loss on similarities to the memory bank and an entropy term.
 
 Han, Xu, Park, Cha, Park: "Super-AND: A Holistic Approach to Unsupervised Embedding Learning" (2019).
 
     aag train --data cifar10 --method super-and
 
 CIFAR-10, ResNet-18 with a branch for edges, 5 rounds of 200 epochs: kNN 89.2 in the paper; not run here yet, an
-hour on one H200 by the speed of its steps. Three losses are added:
-AND's on both views; ISIF's on the similarities with the bank as embeddings of N dimensions; and the entropy over the
-bank, which draws near images nearer, with a weight that grows within a round.
+hour on one H200 by the speed of its steps. The loss is a sum of
+three: AND's on both views; ISIF's, with the similarities to the bank as embeddings of N dimensions; and the entropy
+over the bank, which pulls near images nearer, with a weight that grows within a round.
 """
 
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ from aag.methods.and_ import AND
 from aag.methods.base import Embeddings, Extract, Method, MethodContext, Recipe, StepOutput
 from aag.methods.instance import BankSettings
 
-GROWTH = 0.2  # of the entropy's weight, each time that two fifths of a round are over: epochs 80 and 160 of 200
+ENTROPY_STEP = 0.2  # increase of the entropy's weight after every two fifths of a round: epochs 80 and 160 of 200
 
 
 def profile_cosines(v: Tensor, rows: Tensor) -> Tensor:
-    """Cosines between views by their similarities with the bank, v Bᵀ [2n, N]; the second operand is constant.
+    """Return cosines [2n, 2n] between the views' similarities to the bank, v Bᵀ; the second operand has no gradient.
 
-    (v Bᵀ)(v Bᵀ)ᵀ = v (BᵀB) vᵀ: [d, d] in place of [2n, N].
+    (v Bᵀ)(v Bᵀ)ᵀ = v (BᵀB) vᵀ needs a [d, d] matrix instead of [2n, N].
     """
     metric = rows.T @ rows
     u = v / ((v @ metric) * v).sum(dim=1, keepdim=True).sqrt()
@@ -72,18 +72,19 @@ class SuperAND(AND):
 
     def before_epoch(self, epoch: int, extract: Extract) -> None:
         super().before_epoch(epoch, extract)
-        self.entropy_weight.fill_(GROWTH * (5 * (epoch % self.round_epochs) // (2 * self.round_epochs)))
+        self.entropy_weight.fill_(ENTROPY_STEP * (5 * (epoch % self.round_epochs) // (2 * self.round_epochs)))
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         assert isinstance(embeddings, Tensor)
         v = unit(embeddings.flatten(0, 1))  # [2n, d]
-        positives, taken = (both.repeat(2, 1) for both in self.positives(index))
-        log_p, entropy = self.bank.match(v, positives, taken, temperature=self.settings.temperature, entropy=True)
-        neighbours, spread = -log_p.mean(), entropy.mean()
-        invariant = isif_of(profile_cosines(v, self.bank.rows) / self.settings.temperature)
-        total = neighbours + invariant + self.entropy_weight * spread
+        positives, mask = (part.repeat(2, 1) for part in self.positives(index))
+        log_p, entropy = self.bank.match(v, positives, mask, temperature=self.settings.temperature, entropy=True)
+        neighbours, mean_entropy = -log_p.mean(), entropy.mean()
+        invariance = isif_of(profile_cosines(v, self.bank.rows) / self.settings.temperature)
+        total = neighbours + invariance + self.entropy_weight * mean_entropy
 
         anchors = self.anchor[index].to(log_p.dtype).mean()
-        log = (log_p.detach().exp().mean(), anchors, *(part.detach() for part in (spread, neighbours, invariant)))
-        # One view is remembered. The authors write both to the same row, so that the one written last stays.
+        parts = (mean_entropy.detach(), neighbours.detach(), invariance.detach())
+        # The bank keeps one view. The authors write both to the same row, so that the second stays.
+        log = (log_p.detach().exp().mean(), anchors, *parts)
         return StepOutput(total, log, (index, v.detach()[len(index) :]))
