@@ -18,7 +18,7 @@ from torch import Tensor
 from aag import kernels
 from aag.augment import Augmentation, AutoAugment, AuxiliaryAugment, RandAugment
 from aag.config import TrainConfig
-from aag.losses import check, components_of, keeps_positive, similarities
+from aag.losses import check, components_from_similarities, keeps_positive, similarities
 from aag.methods.base import Embeddings, Method, Outcome, Setting, basic
 
 LOG = (
@@ -64,9 +64,9 @@ class AAG(Method):
         x, y, *rest = embeddings
         check(x, y, rest[0] if rest else None, self.temperature)
         if kernels.enabled(x):
-            from aag.kernels.contrast import contrast, takes
+            from aag.kernels.contrast import contrast, supports
 
-            if takes(x):
+            if supports(x):
                 total, numbers = contrast(
                     _together(embeddings),
                     len(embeddings),
@@ -75,7 +75,7 @@ class AAG(Method):
                 )
                 return Outcome(total, numbers[1 : 1 + len(self.logs)].unbind())
         s = similarities(x, y, rest[0] if rest else None, temperature=self.temperature)
-        parts = components_of(s, self.keep_positive)
+        parts = components_from_similarities(s, self.keep_positive)
         total = sum((part.loss.mean() for part in parts[1:]), start=parts[0].loss.mean())
 
         # Figure 4: the core pair's similarities (as cosines) and the gradients on them, means over the batch.

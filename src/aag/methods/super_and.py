@@ -17,7 +17,7 @@ from torch import Tensor
 
 from aag.augment import Augmentation
 from aag.config import TrainConfig
-from aag.losses import isif_of, unit
+from aag.losses import isif_from_similarities, unit
 from aag.methods.base import Embeddings, Extract, Outcome, basic
 from aag.methods.neighbours import AND
 
@@ -56,7 +56,7 @@ class SuperAND(AND):
         positives, taken = (both.repeat(2, 1) for both in self.positives(index))
         log_p, entropy = self.bank.match(v, positives, taken, temperature=self.temperature, entropy=True)
         neighbours, spread = -log_p.mean(), entropy.mean()
-        invariant = isif_of(profile_cosines(v, self.bank.rows) / self.temperature)
+        invariant = isif_from_similarities(profile_cosines(v, self.bank.rows) / self.temperature)
         total = neighbours + invariant + self.entropy_weight * spread
 
         anchors = self.anchor[index].to(log_p.dtype).mean()

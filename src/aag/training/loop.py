@@ -51,7 +51,7 @@ def encoder_spec(config: TrainConfig, images: ImageSet) -> nets.EncoderSpec:
     """The encoder's, normalised for these images."""
     mean, std = data.normalisation(config.data) if config.data in KNOWN else images.statistics()
     return nets.EncoderSpec(
-        config.network, config.embedding, config.head, config.width, images.image_size, mean, std, config.norm_images
+        config.network, config.width, config.head, config.embedding, config.norm_images, images.image_size, mean, std
     )
 
 
