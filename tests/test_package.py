@@ -87,7 +87,7 @@ CALLS = {  # positional parameters and keyword-only ones, each with its default
     "evaluate.linear_probe": (
         FEATURES, {"epochs": 50, "batch_size": 128, "lr": 0.01, "weight_decay": 0.0, "seed": 0},
     ),
-    "load": ({"run_or_file": NONE_GIVEN}, {"device": "cpu"}),
+    "load": ({"run_or_file": NONE_GIVEN}, {"device": "cpu", "backbone": None}),
 }  # fmt: skip
 
 

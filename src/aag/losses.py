@@ -1,12 +1,12 @@
 """Contrastive losses in the paper's notation: pure functions of embeddings.
 
-x, y are the embeddings of the two basic (core) views of n images and z those of the auxiliary view, each
-[n, d], normalised inside. Row i of each belongs to image i. Similarities are cosines divided by τ.
+x, y are the embeddings of the two basic (core) views of n images and z those of the auxiliary view, each [n, d],
+normalised inside. Row i of each belongs to image i. Similarities s are cosines divided by the temperature τ.
 
-GNT-Xent (Algorithm 1) is NT-Xent without the positive in the denominator: its pull on a positive pair never
-fades. It falls below zero as training goes on, and that is no error: nothing bounds it at zero.
+GNT-Xent (Algorithm 1) is NT-Xent without the positive in the denominator, so its gradient on a positive pair is
+constant: ∂L/∂s⁺ = −1. It falls below zero during training, which is no error: it has no lower bound at zero.
 
-The rivals' losses are below it: of two views (`simclr`, `dcl`, `dclw`, `isif`) and against a queue (`queue_xent`).
+Other methods' losses: of two views (`simclr`, `dcl`, `dclw`, `isif`) and against a queue (`queue_xent`).
 """
 
 from typing import NamedTuple
@@ -17,16 +17,18 @@ from torch.nn.functional import normalize
 
 from aag.errors import AAGError, unknown
 
+TEMPERATURES = (0.001, 1000.0)  # below, cosines over τ lose their digits in float32; above, all pairs look alike
+
 
 class Component(NamedTuple):
-    """One positive pair's term, image by image, and what it does to its similarities (Figure 4 of the paper)."""
+    """One positive pair's loss per image, and its gradient on the similarities (Figure 4 of the paper)."""
 
     loss: Tensor  # [n]
-    pull: Tensor  # [n]  ∂L/∂s⁺, where s is the cosine over τ; −1 for each log of GNT-Xent, always. Σ_k ∂L/∂s⁻_k = −pull
+    pull: Tensor  # [n]  ∂L/∂s⁺; always −1 for each log of GNT-Xent. Σ_k ∂L/∂s⁻_k = −pull
 
 
 class Similarities(NamedTuple):
-    """All cosines over τ that Algorithm 1 uses. Row index: the first letter's image; column: the second's."""
+    """All cosines over τ that Algorithm 1 uses: rows are images of the first letter's view, columns of the second's."""
 
     xy: Tensor  # each [n, n]
     xx: Tensor
@@ -36,15 +38,15 @@ class Similarities(NamedTuple):
 
 
 def gnt_xent(x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: float = 0.1) -> Tensor:
-    """GNT-Xent of Algorithm 1, the mean over the n images of L_xy + L_zx + L_zy.
+    """Return GNT-Xent of Algorithm 1, the mean over the n images of L_xy + L_zx + L_zy.
 
-    `z=None` leaves L_xy alone: the two-view loss. Gradients flow through both operands of every similarity.
+    `z=None` leaves only L_xy, the two-view loss. Gradients flow through both operands of every similarity.
     """
     return _mean_total(components(x, y, z, temperature=temperature, keep_positive=False))
 
 
 def nt_xent(x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: float = 0.1) -> Tensor:
-    """The same components with the positive kept in every denominator: the paper's NT-Xent ablation."""
+    """Return the same sum with the positive in every denominator: the paper's NT-Xent ablation."""
     return _mean_total(components(x, y, z, temperature=temperature, keep_positive=True))
 
 
@@ -59,7 +61,7 @@ def keeps_positive(name: str) -> bool:
 
 
 def similarities(x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: float = 0.1) -> Similarities:
-    """Cosines over τ, in float32 or better: e^10 overflows half precision after three terms."""
+    """Return cosines over τ, in float32 or better: e^10 overflows half precision after three terms."""
     check(x, y, z, temperature)
     with torch.autocast(x.device.type, enabled=False):
         x, y = _scaled(x, temperature), _scaled(y, temperature)
@@ -70,26 +72,26 @@ def similarities(x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: 
         return Similarities(xy, xx, yy, z @ x.T, z @ y.T)
 
 
-# --- the rivals': each of the 2n views is an anchor once --------------------------------------------------------------
+# --- other methods' losses: each of the 2n views is an anchor once ----------------------------------------------------
 
 
 def simclr(x: Tensor, y: Tensor, *, temperature: float = 0.1) -> Tensor:
-    """NT-Xent as SimCLR has it: one log for each of 2n anchors, against the 2n − 2 views of other images.
+    """Return SimCLR's NT-Xent: one log for each of 2n anchors, against the 2n − 2 views of other images.
 
-    Not `nt_xent`, which takes one log an image over the negatives of both its views.
+    `nt_xent` differs: it takes one log per image, over the negatives of both its views.
     """
     return _log_ratio(*_anchors(x, y, temperature), keep_positive=True).loss.mean()
 
 
 def dcl(x: Tensor, y: Tensor, *, temperature: float = 0.1) -> Tensor:
-    """The same without the positive in the denominator. Yeh et al., "Decoupled Contrastive Learning" (2021)."""
+    """Return `simclr` without the positive in the denominator. Yeh et al., "Decoupled Contrastive Learning" (2021)."""
     return _log_ratio(*_anchors(x, y, temperature), keep_positive=False).loss.mean()
 
 
 def dclw(x: Tensor, y: Tensor, *, temperature: float = 0.1, sigma: float = 0.5) -> Tensor:
-    """DCL with positives weighted by 2 − n · softmax(cos⁺ / σ) over the batch: those still far apart pull harder.
+    """Return DCL with positives weighted by 2 − n · softmax(cos⁺ / σ) over the batch: distant pairs weigh more.
 
-    The weights have mean 1 and are constants to the gradient.
+    The weights have mean 1 and no gradient.
     """
     positive, negatives = _anchors(x, y, temperature)
     own = positive.detach()[: len(x)] * temperature / sigma  # [n]; the second half repeats it
@@ -98,33 +100,34 @@ def dclw(x: Tensor, y: Tensor, *, temperature: float = 0.1, sigma: float = 0.5) 
 
 
 def isif(x: Tensor, y: Tensor, *, temperature: float = 0.1) -> Tensor:
-    """ISIF: a view is to be recognised as its image's other view, and as none of the rest. Ye et al. (2019).
+    """Return ISIF's loss: each view should be classified as its image's other view. Ye et al. (2019).
 
-    View a of all 2n is taken for view b ≠ a with P(b|a) = e^s_ab / Σ_{c≠a} e^s_ac; with a' for its other view,
-    L = −(1/2n) Σ_a [log P(a'|a) + Σ_{b≠a,a'} log(1 − P(b|a))]. s_ab's second operand is a constant to the gradient.
+    View a of all 2n is classified as view b ≠ a with P(b|a) = e^s_ab / Σ_{c≠a} e^s_ac. With a' for its other view,
+    L = −(1/2n) Σ_a [log P(a'|a) + Σ_{b≠a,a'} log(1 − P(b|a))]. The second operand of s_ab has no gradient.
     """
     check(x, y, None, temperature)
     with torch.autocast(x.device.type, enabled=False):
         v = torch.cat([_scaled(x, temperature), _scaled(y, temperature)])
-        return isif_of(v @ v.detach().T)
+        return isif_from_similarities(v @ v.detach().T)
 
 
-def isif_of(s: Tensor) -> Tensor:
-    """ISIF from similarities already at hand, [2n, 2n]: of all images' one view, then of their other."""
+def isif_from_similarities(s: Tensor) -> Tensor:
+    """Return ISIF from similarities [2n, 2n]; rows are all images' first view, then their second."""
     n = len(s) // 2
     same = torch.eye(2 * n, dtype=torch.bool, device=s.device)
     log_p = s.masked_fill(same, -torch.inf).log_softmax(dim=1)
-    refused = _log_complement(log_p).masked_fill(same.roll(n, dims=1), 0).sum(dim=1)  # b = a adds log(1 − 0)
-    return -(torch.cat([log_p.diagonal(n), log_p.diagonal(-n)]) + refused).mean()
+    rejected = _log_complement(log_p).masked_fill(same.roll(n, dims=1), 0).sum(dim=1)  # b = a adds log(1 − 0)
+    return -(torch.cat([log_p.diagonal(n), log_p.diagonal(-n)]) + rejected).mean()
 
 
 def queue_xent(
     query: Tensor, key: Tensor, queue: Tensor, *, temperature: float = 0.1, keep_positive: bool = True
 ) -> Tensor:
-    """MoCo's InfoNCE: row i of query [n, d] is to find row i of key [n, d] among the keys of queue [K, d].
+    """Return MoCo's InfoNCE: row i of query [n, d] should match row i of key [n, d], not the keys of queue [K, d].
 
-    `keep_positive=False` leaves the positive out of the denominator: GNT-Xent's step, with the queue for a batch.
+    `keep_positive=False` leaves the positive out of the denominator, as GNT-Xent does.
     """
+    _check_tensors(query, key, queue)
     shapes = [tuple(v.shape) for v in (query, key, queue)]
     if shapes[0] != shapes[1] or any(
         v.ndim != 2 or 0 in v.shape or v.shape[1] != key.shape[-1] for v in (query, queue)
@@ -139,34 +142,34 @@ def queue_xent(
 
 @torch.no_grad()
 def mean_cosines(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Of positive pairs (x_i, y_i) and of negative pairs (x_i, y_j), i ≠ j, without the [n, n] of them."""
+    """Return the mean cosine of positive pairs (x_i, y_i) and of negative pairs (x_i, y_j), i ≠ j."""
     x, y, n = unit(x), unit(y), len(x)
     positive = (x * y).sum()
     return positive / n, (x.sum(dim=0) @ y.sum(dim=0) - positive) / (n * (n - 1))
 
 
-# --- what they are made of --------------------------------------------------------------------------------------------
+# --- components -------------------------------------------------------------------------------------------------------
 
 
 def components(
     x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: float = 0.1, keep_positive: bool = False
 ) -> list[Component]:
-    """L_xy, and with an auxiliary view L_zx and L_zy, each image by image."""
-    return components_of(similarities(x, y, z, temperature=temperature), keep_positive)
+    """Return L_xy, and with an auxiliary view L_zx and L_zy, per image."""
+    return components_from_similarities(similarities(x, y, z, temperature=temperature), keep_positive)
 
 
-def components_of(s: Similarities, keep_positive: bool) -> list[Component]:
-    """The components from similarities already at hand."""
+def components_from_similarities(s: Similarities, keep_positive: bool) -> list[Component]:
+    """Return the components from similarities."""
     own = torch.eye(len(s.xy), dtype=torch.bool, device=s.xy.device)
 
-    def others(similarity: Tensor) -> Tensor:  # j ≠ i: an image is no negative of itself
+    def others(similarity: Tensor) -> Tensor:  # an image is no negative of itself
         return similarity.masked_fill(own, -torch.inf)
 
     xy = others(s.xy)
     core = torch.cat([xy, xy.T, others(s.xx), others(s.yy)], dim=1)  # [n, 4n]: one log over 4(n − 1) negatives
     parts = [_log_ratio(s.xy.diagonal(), core, keep_positive)]
     for auxiliary in (s.zx, s.zy):
-        if auxiliary is not None:  # two logs, and neither z–z nor x–x negatives: auxiliary views are noisy
+        if auxiliary is not None:  # two logs, without z–z and x–x negatives: auxiliary views are noisy
             positive, negatives = auxiliary.diagonal(), others(auxiliary)
             forth = _log_ratio(positive, negatives, keep_positive)
             back = _log_ratio(positive, negatives.T, keep_positive)
@@ -175,17 +178,17 @@ def components_of(s: Similarities, keep_positive: bool) -> list[Component]:
 
 
 def _log_ratio(positive: Tensor, negatives: Tensor, keep_positive: bool) -> Component:
-    """−log(e^s⁺ / Σ e^s⁻) by rows; with `keep_positive`, e^s⁺ joins the sum. positive [n], negatives [n, m]."""
+    """Return −log(e^s⁺ / Σ e^s⁻) per row; `keep_positive` adds e^s⁺ to the sum. positive [n], negatives [n, m]."""
     log_negatives = negatives.logsumexp(dim=1)
     if not keep_positive:
         return Component(log_negatives - positive, -torch.ones_like(positive))
     log_all = torch.logaddexp(log_negatives, positive)
-    share = (log_negatives - log_all).detach().exp()  # of the denominator held by the negatives
+    share = (log_negatives - log_all).detach().exp()  # the negatives' share of the denominator
     return Component(log_all - positive, -share)
 
 
 def _anchors(x: Tensor, y: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Of all views of x and then y: similarity to the other view [2n], and to all [2n, 2n], one's own image at −∞."""
+    """Return, for the views x then y, the similarity to the other view [2n] and to all [2n, 2n]; −∞: the own image."""
     check(x, y, None, temperature)
     n = len(x)
     with torch.autocast(x.device.type, enabled=False):
@@ -196,9 +199,9 @@ def _anchors(x: Tensor, y: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
 
 
 def _log_complement(log_p: Tensor) -> Tensor:
-    """log(1 − P), for rows of log-probabilities [m, k].
+    """Return log(1 − P) for rows of log-probabilities [m, k].
 
-    Only the largest of a row can come so near to 1 that 1 − P has no digits left; there it is the sum of the others.
+    Only the largest P of a row can be so close to 1 that 1 − P loses its digits; there 1 − P is the sum of the others.
     """
     largest = torch.zeros_like(log_p, dtype=torch.bool).scatter_(1, log_p.argmax(dim=1, keepdim=True), True)
     others = log_p.masked_fill(largest, -torch.inf)
@@ -210,17 +213,18 @@ def _mean_total(parts: list[Component]) -> Tensor:
 
 
 def unit(v: Tensor) -> Tensor:
-    """Rows of length 1, in float32 or better."""
+    """Return rows of length 1, in float32 or better."""
     return normalize(v if v.dtype == torch.float64 else v.float(), dim=1)
 
 
 def _scaled(v: Tensor, temperature: float) -> Tensor:
-    """Unit rows over √τ: a product of two such is a cosine over τ, and [n, d] is scaled instead of [n, n]."""
+    """Return unit rows over √τ: a product of two is a cosine over τ, and this scales [n, d] instead of [n, n]."""
     return unit(v) * temperature**-0.5
 
 
 def check(x: Tensor, y: Tensor, z: Tensor | None, temperature: float) -> None:
-    """Raises where these cannot be contrasted."""
+    """Raise an AAGError for embeddings or a temperature that a contrastive loss cannot take."""
+    _check_tensors(x, y, *(() if z is None else (z,)))
     shapes = [tuple(v.shape) for v in (x, y, z) if v is not None]
     if len(set(shapes)) != 1 or x.ndim != 2:
         raise AAGError(f"a contrastive loss takes embeddings of one shape [n, d], not {', '.join(map(str, shapes))}")
@@ -229,6 +233,16 @@ def check(x: Tensor, y: Tensor, z: Tensor | None, temperature: float) -> None:
     _check_temperature(temperature)
 
 
+def _check_tensors(*embeddings: Tensor) -> None:
+    for v in embeddings:
+        if not isinstance(v, Tensor) or not v.is_floating_point():
+            kind = v.dtype if isinstance(v, Tensor) else type(v).__name__
+            raise AAGError(
+                f"a contrastive loss takes float tensors [n, d], not {kind}; use torch.as_tensor(...).float()"
+            )
+
+
 def _check_temperature(temperature: float) -> None:
-    if not temperature > 0:
-        raise AAGError(f"the temperature must be positive, not {temperature}")
+    low, high = TEMPERATURES
+    if not low <= temperature <= high:  # also refuses NaN
+        raise AAGError(f"the temperature must be between {low} and {high:g} (usual: 0.05 to 1), not {temperature}")

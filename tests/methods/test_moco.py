@@ -131,7 +131,7 @@ def test_the_log_holds_mean_cosines(encoder):
 
 
 def test_a_resumed_run_goes_on_exactly(views):
-    spec = nets.EncoderSpec("resnet18", width=4, embedding=8, norm_images=2)
+    spec = nets.EncoderSpec("resnet18", width=4, embedding=8, bn_group_size=2)
     whole = nets.build(spec, seed=0)
     method = method_for(whole, norm_images=2)
     train(method, whole, views[:2])
@@ -157,7 +157,7 @@ def test_shuffled_keys_come_back_to_their_places(symmetric, encoder, views):
 
 
 def test_shuffled_keys_meet_other_images_in_batch_norm(views):
-    encoder = nets.build(nets.EncoderSpec("resnet18", width=4, embedding=8, norm_images=2), seed=0)
+    encoder = nets.build(nets.EncoderSpec("resnet18", width=4, embedding=8, bn_group_size=2), seed=0)
     method = method_for(encoder, norm_images=2)
     order = shuffled(CONFIG.seed, method.steps, 1, N)
     assert not torch.equal(order, torch.arange(N))

@@ -1,6 +1,6 @@
 """Evaluation of frozen representations. Accuracies are in percent; each number's protocol is a dict for JSON."""
 
-from aag.evaluate.knn import KnnPrediction, knn_accuracy, knn_predict, knn_protocol
+from aag.evaluate.knn import KnnPrediction, knn_accuracy, knn_predict, knn_protocol, used_k
 from aag.evaluate.linear import LinearResult, linear_probe, linear_protocol
 
 __all__ = [
@@ -11,4 +11,5 @@ __all__ = [
     "knn_protocol",
     "linear_probe",
     "linear_protocol",
+    "used_k",
 ]

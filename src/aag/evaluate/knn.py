@@ -1,4 +1,4 @@
-"""Weighted k-nearest-neighbour classification, the lineage's protocol: k = 200, cosine, votes exp(cos / 0.1)."""
+"""Weighted k-nearest-neighbour classification, as in this line of papers: k = 200, cosine, votes exp(cos / 0.1)."""
 
 from collections.abc import Iterator
 from math import sqrt
@@ -10,18 +10,23 @@ from torch import Tensor
 
 from aag.errors import AAGError
 
-# Similarities held at once: on a CPU few enough to be still in a cache when they are read back.
-BYTES, CPU_BYTES = 256 << 20, 24 << 20
+# Size of a chunk of similarities; on a CPU it should still be in the cache when it is read again.
+CHUNK_BYTES, CPU_CHUNK_BYTES = 256 << 20, 24 << 20
 
 
 class KnnPrediction(NamedTuple):
     labels: Tensor  # [M] the winning label
-    scores: Tensor  # [M, C] each class's share of the votes; rows sum to 1
-    classes: Tensor  # [C] the label that each column stands for
+    scores: Tensor  # [M, C] share of the votes per class; rows sum to 1
+    classes: Tensor  # [C] the label of each column
+
+
+def used_k(k: int, train_size: int) -> int:
+    """Return the number of neighbours that vote: k, or the whole training set where it is smaller."""
+    return min(k, train_size)
 
 
 def knn_protocol(*, k: int = 200, temperature: float = 0.1, layer: str = "embedding") -> dict[str, Any]:
-    """What a kNN number must say about itself, for JSON."""
+    """Return how a kNN accuracy was measured, for JSON. `k` is the number that was used, see `used_k`."""
     return {
         "evaluation": "knn",
         "layer": layer,
@@ -42,8 +47,8 @@ def knn_accuracy(
     k: int = 200,
     temperature: float = 0.1,
 ) -> float:
-    """Accuracy of `knn_predict` on the test set, in percent (0–100)."""
-    test_features, test_labels = labelled("test", test_features, test_labels)
+    """Return the accuracy of `knn_predict` on the test set, in percent (0–100)."""
+    test_features, test_labels = check_labelled("test", test_features, test_labels)
     predicted = knn_predict(train_features, train_labels, test_features, k=k, temperature=temperature).labels
     return 100 * int((predicted == test_labels.to(predicted.device)).sum()) / len(test_labels)
 
@@ -58,15 +63,14 @@ def knn_predict(
     temperature: float = 0.1,
     classes: int | None = None,
 ) -> KnnPrediction:
-    """Each test row's class by the votes exp(cos / temperature) of its k nearest training rows.
+    """Classify each test row by the votes exp(cos / temperature) of its k nearest training rows.
 
-    Features need no normalising beforehand. Where k exceeds the training set, all of it votes. The work is done on the
-    training features' device, in float32. `classes` fixes the columns of the scores to the labels 0 … classes − 1;
-    without it they are the labels that occur.
+    Features are normalised here. Where k exceeds the training set, all of it votes. Runs on the training features'
+    device, in float32. `classes`: the scores have columns 0 … classes − 1, instead of the labels that occur.
     """
-    train_features, train_labels = labelled("training", train_features, train_labels)
-    test_features = matrix("test", test_features)
-    same_width(train_features, test_features)
+    train_features, train_labels = check_labelled("training", train_features, train_labels)
+    test_features = check_features("test", test_features)
+    check_same_width(train_features, test_features)
     if k < 1:
         raise AAGError(f"k must be at least 1, got {k}")
     if not temperature > 0:
@@ -74,37 +78,35 @@ def knn_predict(
     device = train_features.device
     columns, column_of = _columns(train_labels, classes)
 
-    neighbours = min(k, len(train_features))
     train = F.normalize(train_features, dim=1)
     test = F.normalize(test_features.to(device), dim=1)
     scores = torch.empty(len(test), len(columns), device=device)
-    for rows, cosine, index in nearest(train, test, neighbours):
-        # Relative to the nearest neighbour no exponential overflows, and the largest never underflows.
+    for rows, cosine, index in find_neighbours(train, test, used_k(k, len(train))):
+        # Relative to the nearest neighbour, no exponential overflows and the largest is 1.
         votes = ((cosine - cosine.amax(dim=1, keepdim=True)) / temperature).exp()  # [m, k]
         scores[rows].zero_().scatter_add_(1, column_of[index], votes)
     scores /= scores.sum(dim=1, keepdim=True)
     return KnnPrediction(columns[scores.argmax(dim=1)], scores, columns)
 
 
-def nearest(train: Tensor, test: Tensor, k: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Chunks (rows, cosine [m, k], index [m, k]) of the k largest entries, unsorted, in each row of test · trainᵀ.
+def find_neighbours(train: Tensor, test: Tensor, k: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield chunks (rows, cosine [m, k], index [m, k]) of the k largest entries, unsorted, per row of test · trainᵀ.
 
-    Exact, with a selection over a small part of each row. Split a row's N entries into groups of g and take the k
-    groups with the largest maxima: they hold the k largest entries. For if an entry's group is not among them, k other
-    groups each hold an entry at least as large, and it may be left out. (Between equal entries any choice is right; the
-    values come out the same.) The selections see N/g and k·g entries, least in sum at g = √(N/k): 6,350 of 50,000.
+    Exact, though it selects from a small part of each row. Split a row's N entries into groups of g; the k groups with
+    the largest maxima contain the k largest entries. If an entry's group is not among them, then k other groups each
+    have an entry at least as large. The two selections see N/g and k·g entries, fewest at g = √(N/k): 6,350 of 50,000.
     """
     n, device = len(train), train.device
     group = max(1, round(sqrt(n / k)))
     groups = -(-n // group)  # at least k, since n is
     width = groups * group
-    # Group j is {j, j + groups, j + 2·groups, …}: its maximum is an elementwise one over contiguous runs, which
-    # vectorises; with neighbours as a group it would be a reduction over very short rows.
+    # Group j is {j, j + groups, j + 2·groups, …}: its maximum is elementwise over contiguous rows, which vectorises.
+    # Groups of adjacent entries would need reductions over very short rows.
     offsets = torch.arange(0, width, groups, device=device).view(1, group, 1)
-    limit = CPU_BYTES if device.type == "cpu" else BYTES
+    limit = CPU_CHUNK_BYTES if device.type == "cpu" else CHUNK_BYTES
     chunk = max(1, min(len(test), limit // (4 * width)))
-    # Columns past n pad the last group; they stay below every cosine. One buffer for all chunks: allocating (and on
-    # a CPU first touching) this much memory anew each time costs as much as a pass over it.
+    # Columns past n pad the last group, with less than any cosine. All chunks share one buffer: to allocate it for each
+    # (and on a CPU to touch it first) costs as much as a pass over it.
     buffer = torch.full((chunk, width), -2.0, device=device)
     for start in range(0, len(test), chunk):
         rows = slice(start, min(start + chunk, len(test)))
@@ -122,7 +124,7 @@ def nearest(train: Tensor, test: Tensor, k: int) -> Iterator[tuple[slice, Tensor
 
 
 def _columns(labels: Tensor, classes: int | None) -> tuple[Tensor, Tensor]:
-    """The label of each column of the scores [C], and the column of each training row [N]."""
+    """Return the label of each column of the scores [C], and the column of each training row [N]."""
     if classes is None:
         return torch.unique(labels, return_inverse=True)
     low, high = labels.min().item(), labels.max().item()
@@ -131,9 +133,9 @@ def _columns(labels: Tensor, classes: int | None) -> tuple[Tensor, Tensor]:
     return torch.arange(classes, device=labels.device), labels
 
 
-def labelled(name: str, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """A checked set: float32 features [N, D] and int64 labels [N] on one device; N is at least 1."""
-    features = matrix(name, features)
+def check_labelled(name: str, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return float32 features [N, D] and int64 labels [N] on one device, N ≥ 1, or raise."""
+    features = check_features(name, features)
     if not isinstance(labels, Tensor) or labels.dtype.is_floating_point or labels.dtype.is_complex:
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise AAGError(f"the {name} labels must be a tensor of whole numbers, got {kind}")
@@ -142,8 +144,8 @@ def labelled(name: str, features: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     return features, labels.to(features.device, torch.int64)
 
 
-def matrix(name: str, features: Tensor) -> Tensor:
-    """Checked features: float32, [N, D], N at least 1, every number finite."""
+def check_features(name: str, features: Tensor) -> Tensor:
+    """Return features as float32 [N, D] with N ≥ 1 and finite numbers, or raise."""
     if not isinstance(features, Tensor) or not features.is_floating_point():
         kind = features.dtype if isinstance(features, Tensor) else type(features).__name__
         raise AAGError(f"the {name} features must be a float tensor [N, D], got {kind}")
@@ -152,12 +154,12 @@ def matrix(name: str, features: Tensor) -> Tensor:
     if features.numel() == 0:
         raise AAGError(f"the {name} set is empty: features of shape {list(features.shape)}")
     features = features.detach().float()
-    if not torch.stack(torch.aminmax(features)).isfinite().all():  # one pass, and NaN passes through
+    if not torch.stack(torch.aminmax(features)).isfinite().all():  # one pass; NaN propagates
         raise AAGError(f"the {name} features hold NaN or infinity")
     return features
 
 
-def same_width(train_features: Tensor, test_features: Tensor) -> None:
+def check_same_width(train_features: Tensor, test_features: Tensor) -> None:
     train, test = train_features.shape[1], test_features.shape[1]
     if train != test:
         raise AAGError(f"training features have {train} dimensions, test features {test}")

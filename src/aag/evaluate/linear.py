@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from aag.errors import AAGError
-from aag.evaluate.knn import labelled, same_width
+from aag.evaluate.knn import check_labelled, check_same_width
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults
-LONGEST_GRAPH = 4096  # steps; an epoch of more keeps the device busy without one, and would take long to capture
-SMALL_STEP = 10_000_000  # multiply-adds of a batch's logits that one CPU thread does sooner than several can meet
+MAX_GRAPH_STEPS = 4096  # longer epochs keep the device busy without a graph and take long to capture
+SMALL_STEP = 10_000_000  # multiply-adds of a batch's logits up to which one CPU thread is fastest
 
 
 @dataclass(frozen=True)
 class LinearResult:
-    """Accuracies in percent (0–100). The number to report is `accuracy`; the best is chosen on the test set."""
+    """Accuracies in percent (0–100). Report `accuracy`; `best_accuracy` is selected on the test set."""
 
     accuracy: float  # of the last epoch
     best_accuracy: float
@@ -30,7 +30,7 @@ class LinearResult:
     seconds: float
     weight: Tensor = field(repr=False, compare=False)  # [C, F]
     bias: Tensor = field(repr=False, compare=False)  # [C]
-    classes: Tensor = field(repr=False, compare=False)  # [C] the label that each output stands for
+    classes: Tensor = field(repr=False, compare=False)  # [C] the label of each output
 
 
 def linear_protocol(
@@ -42,7 +42,7 @@ def linear_protocol(
     seed: int = 0,
     layer: str = "features",
 ) -> dict[str, Any]:
-    """What a linear-evaluation number must say about itself, for JSON."""
+    """Return how a linear-evaluation accuracy was measured, for JSON."""
     return {
         "evaluation": "linear",
         "layer": layer,
@@ -71,14 +71,14 @@ def linear_probe(
     weight_decay: float = 0.0,
     seed: int = 0,
 ) -> LinearResult:
-    """Trains one linear layer with Adam and cross-entropy, on the training features' device.
+    """Train one linear layer with Adam and cross-entropy, on the training features' device.
 
-    Initialisation and shuffles come from a CPU generator, so that a seed means the same on every device.
+    Initialisation and shuffles come from a CPU generator, so a seed means the same on every device.
     """
-    began = perf_counter()
-    train_features, train_labels = labelled("training", train_features, train_labels)
-    test_features, test_labels = labelled("test", test_features, test_labels)
-    same_width(train_features, test_features)
+    started = perf_counter()
+    train_features, train_labels = check_labelled("training", train_features, train_labels)
+    test_features, test_labels = check_labelled("test", test_features, test_labels)
+    check_same_width(train_features, test_features)
     if epochs < 1 or batch_size < 1:
         raise AAGError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}")
     if not lr > 0 or not weight_decay >= 0:
@@ -88,18 +88,20 @@ def linear_probe(
     classes, targets = torch.unique(train_labels, return_inverse=True)
 
     generator = torch.Generator().manual_seed(seed)
-    with torch.autocast(device.type, enabled=False):  # a caller's would round the weights
+    with torch.autocast(device.type, enabled=False):  # the caller's would round the weights
         layer = _SoftmaxRegression(train_features, targets, len(classes), batch_size, weight_decay, generator)
         schedule = adam_schedule(epochs * layer.steps, lr).view(epochs, layer.steps, 2).to(device)
-        correct = torch.empty(epochs, dtype=torch.int64, device=device)  # read at the end: reading waits for the device
+        correct = torch.empty(
+            epochs, dtype=torch.int64, device=device
+        )  # read once at the end, as reading waits for the device
         run_epoch = layer.run_epoch
         for epoch in range(epochs):
             layer.order.copy_(torch.randperm(len(targets), generator=generator))
             layer.schedule.copy_(schedule[epoch])
             run_epoch()
             correct[epoch] = (classes[layer.predict(test_features)] == test_labels).sum()
-            if epoch == 0 and epochs > 1:  # after an eager epoch, which has warmed up what a capture must find ready
-                run_epoch = layer.captured()
+            if epoch == 0 and epochs > 1:  # the first, eager epoch was the warm-up that a capture needs
+                run_epoch = layer.capture()
         train_correct = int((layer.predict(train_features) == targets).sum())
 
     curve = tuple(100 * count / len(test_labels) for count in correct.tolist())
@@ -109,7 +111,7 @@ def linear_probe(
         best_epoch=curve.index(max(curve)) + 1,
         train_accuracy=100 * train_correct / len(targets),
         curve=curve,
-        seconds=perf_counter() - began,
+        seconds=perf_counter() - started,
         weight=layer.weight.clone(),
         bias=layer.bias.clone(),
         classes=classes,
@@ -117,7 +119,7 @@ def linear_probe(
 
 
 def adam_schedule(steps: int, lr: float) -> Tensor:
-    """[steps, 2]: what Adam's update needs of the step's number, so that the update itself knows no number.
+    """Return [steps, 2]: all that Adam's update needs of the step number, so that a graph can replay it.
 
     With lr_t on a cosine from lr to 0 and bias corrections c₁ = 1 − β₁ᵗ, c₂ = 1 − β₂ᵗ, the textbook update
     w −= lr_t · (m / c₁) / (√(v / c₂) + ε) is w −= s · m / (√v + e) with s = lr_t √c₂ / c₁ and e = ε √c₂.
@@ -132,11 +134,11 @@ def adam_schedule(steps: int, lr: float) -> Tensor:
 
 @contextmanager
 def _one_thread(wanted: bool) -> Iterator[None]:
-    """One CPU thread for a while, where that is wanted.
+    """Use one CPU thread inside, if `wanted`.
 
-    Threads that meet after every tiny operation gain nothing on an idle machine, and on a busy one they wait for each
-    other: 50 epochs of 50,000 × 512 took 3.6 s on two idle cores, 139 s on the same two beside other work, and 7 s
-    beside that work with one thread.
+    Threads that synchronise after every tiny operation gain nothing on an idle machine, and wait for each other on a
+    busy one: 50 epochs of 50,000 × 512 took 3.6 s on two idle cores, 139 s on two busy ones, and there 7 s with one
+    thread.
     """
     if not wanted:
         yield
@@ -150,11 +152,11 @@ def _one_thread(wanted: bool) -> Iterator[None]:
 
 
 class _SoftmaxRegression:
-    """A linear layer under cross-entropy, its gradient written out, and Adam.
+    """A linear layer under cross-entropy, with its gradient written out, and Adam.
 
-    A step is some fifteen small kernels, and a run twenty thousand steps: what counts is overhead. So there is no
-    autograd and no optimiser object; weight and bias are views of one vector, which Adam updates whole; and all state
-    sits in fixed tensors with nothing read back, so that a CUDA graph can hold an epoch.
+    A step is about fifteen small kernels and a run twenty thousand steps, so overhead dominates. Hence no autograd and
+    no optimizer object: weight and bias are views of one vector, which Adam updates at once. All state is in fixed
+    tensors and nothing is read back, so a CUDA graph can hold an epoch.
     """
 
     def __init__(
@@ -178,7 +180,7 @@ class _SoftmaxRegression:
         self.weight, self.bias = self._views(self.parameters, classes)
         self.gradient = torch.zeros_like(self.parameters)
         self.weight_gradient, self.bias_gradient = self._views(self.gradient, classes)
-        self.first, self.second = torch.zeros_like(self.parameters), torch.zeros_like(self.parameters)  # m, v
+        self.moment1, self.moment2 = torch.zeros_like(self.parameters), torch.zeros_like(self.parameters)
 
         self.order = torch.empty(count, dtype=torch.int64, device=device)
         self.schedule = torch.empty(self.steps, 2, device=device)
@@ -192,21 +194,21 @@ class _SoftmaxRegression:
         return torch.addmm(self.bias, features, self.weight.T).argmax(dim=1)
 
     def run_epoch(self) -> None:
-        """One pass over the training set in `self.order`, with the rates in `self.schedule`."""
+        """Run one epoch over the training set in `self.order`, with the rates in `self.schedule`."""
         small = self.features.device.type == "cpu" and self.batch_size * self.weight.numel() < SMALL_STEP
         with _one_thread(small):
             for step, rows in enumerate(self.order.split(self.batch_size)):
                 self._step(rows, *self.schedule[step].unbind())
 
-    def captured(self) -> Callable[[], None]:
-        """`run_epoch` as one CUDA graph where there is CUDA: the same kernels without their launches."""
-        if self.features.device.type != "cuda" or self.steps > LONGEST_GRAPH:
+    def capture(self) -> Callable[[], None]:
+        """Return `run_epoch` as a CUDA graph, on a GPU: the same kernels without the cost of launching them."""
+        if self.features.device.type != "cuda" or self.steps > MAX_GRAPH_STEPS:
             return self.run_epoch
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.device(self.features.device), torch.cuda.graph(graph):
                 self.run_epoch()
-        except RuntimeError:  # something else in the process holds capture up; eager steps give the same numbers
+        except RuntimeError:  # something else in the process prevents capture; eager steps give the same numbers
             return self.run_epoch
         return graph.replay
 
@@ -222,6 +224,6 @@ class _SoftmaxRegression:
         gradient = self.gradient
         if self.weight_decay:
             gradient.add_(self.parameters, alpha=self.weight_decay)
-        self.first.lerp_(gradient, 1 - BETA1)
-        self.second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-        self.parameters.sub_(self.first.div(self.second.sqrt().add_(epsilon)).mul_(rate))
+        self.moment1.lerp_(gradient, 1 - BETA1)
+        self.moment2.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+        self.parameters.sub_(self.moment1.div(self.moment2.sqrt().add_(epsilon)).mul_(rate))

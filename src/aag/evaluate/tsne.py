@@ -1,4 +1,4 @@
-"""t-SNE: embeddings on a plane, for the eye. Distances between far points mean little, and no number is read off it."""
+"""t-SNE: embeddings on a plane, to look at. Distances between far points mean little; no number comes from it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 from aag.errors import AAGError
 
 PERPLEXITY = 30.0  # scikit-learn's default; a third of the images where there are few
-FEWEST = 5  # images: with less there is nothing to arrange
+MIN_IMAGES = 5  # fewer leave nothing to arrange
 
 
 def project(
@@ -19,23 +19,23 @@ def project(
     seed: int = 0,
     classes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The first `images` embeddings in two dimensions, by cosine distance, with their labels; for JSON.
+    """Project the first `images` embeddings to two dimensions by cosine distance; return them with labels, for JSON.
 
-    The first ones and not a drawn sample, so that the pictures of two runs show the same images.
+    Not a random sample: plots of two runs then show the same images.
     """
     if embeddings.ndim != 2 or labels.ndim != 1 or len(embeddings) != len(labels):
         raise AAGError(
             f"t-SNE takes embeddings [N, D] and labels [N], not {list(embeddings.shape)} and {list(labels.shape)}"
         )
     points, shown = embeddings[:images].detach().float().cpu(), labels[:images].cpu()
-    if len(points) < FEWEST:
-        raise AAGError(f"t-SNE needs at least {FEWEST} images, not {len(points)}")
+    if len(points) < MIN_IMAGES:
+        raise AAGError(f"t-SNE needs at least {MIN_IMAGES} images, not {len(points)}")
     if not points.isfinite().all():
         raise AAGError("t-SNE cannot place embeddings that hold NaN or infinity; train again with a lower --lr")
-    if points.shape[1] < 2 or bool((points == points[0]).all()):  # which would end the process
+    if points.shape[1] < 2 or bool((points == points[0]).all()):  # scikit-learn would end the process
         raise AAGError("t-SNE needs embeddings of two dimensions or more that are not all the same")
     try:
-        from sklearn.manifold import TSNE
+        from sklearn.manifold import TSNE  # imported late: it is optional and slow to import
     except ImportError as error:
         raise AAGError("t-SNE needs scikit-learn, which is not installed: pip install scikit-learn") from error
 

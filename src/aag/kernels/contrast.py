@@ -1,8 +1,8 @@
-"""Algorithm 1's loss with its gradient in five launches: at small batches a loss costs launches, not arithmetic.
+"""Algorithm 1's loss and its gradient in five launches: at small batches a loss costs launches, not arithmetic.
 
-`aag.losses` says what is computed and is the reference. All cosines are one product S = E Eᵀ of the unit rows E of all
-views; image i's terms need rows x_i, y_i and z_i of S alone, so one program an image finds its loss and ∂L/∂S on these
-rows; ∂L/∂E = (G + Gᵀ) E.
+`aag.losses` is the reference. All cosines are one product S = E Eᵀ of the unit rows E of all views. The terms of image
+i need only rows x_i, y_i and z_i of S, so one program per image computes its loss and G = ∂L/∂S on these rows. Then
+∂L/∂E = (G + Gᵀ) E.
 """
 
 import torch
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from aag.kernels import launch
 
-IMAGES, WIDTH = 4096, 1024  # at most: whose rows of similarities, or whose embeddings, a program holds at once
+MAX_IMAGES, MAX_DIMENSIONS = 4096, 1024  # a program holds a whole row of similarities, or a whole embedding
 
 
 @triton.jit
 def unit_rows(v, e, length, width, root, BLOCK: tl.constexpr):
-    """e ← v / |v| · root, and length ← |v|, a row each; in float32."""
+    """e ← v / |v| · root and length ← |v|, one row per program, in float32."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     value = tl.load(v + row * width + at, mask=at < width, other=0.0).to(tl.float32)
@@ -27,14 +27,14 @@ def unit_rows(v, e, length, width, root, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def pull_back(
+def embedding_gradient(
     g, e, length, grad, grad_v, size, width, root, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """∂v [size, width] from g = ∂L/∂S: ∂e = (g + gᵀ) e, of which only what lies across a row's own direction counts."""
+    """grad_v [size, width] ← ∂L/∂v from g = ∂L/∂S: ∂e = (g + gᵀ) e, then its part orthogonal to the row."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     at = tl.arange(0, BLOCK)
     here = (row < size)[:, None] & (at < width)[None, :]
-    slope = tl.zeros((ROWS, BLOCK), tl.float32)
+    de = tl.zeros((ROWS, BLOCK), tl.float32)
     for start in range(0, size, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         both = (row < size)[:, None] & (column < size)[None, :]
@@ -42,39 +42,40 @@ def pull_back(
         share += tl.load(g + column[None, :] * size + row[:, None], mask=both, other=0.0)
         inside = (column < size)[:, None] & (at < width)[None, :]
         others = tl.load(e + column[:, None] * width + at[None, :], mask=inside, other=0.0)
-        slope = tl.dot(share, others, slope, input_precision="tf32x3")
+        de = tl.dot(share, others, de, input_precision="tf32x3")
     unit = tl.load(e + row[:, None] * width + at[None, :], mask=here, other=0.0) / root
-    across = slope - unit * tl.sum(unit * slope, axis=1)[:, None]
+    orthogonal = de - unit * tl.sum(unit * de, axis=1)[:, None]
     factor = tl.load(grad) * root / tl.load(length + row, mask=row < size, other=1.0)
-    result = (across * factor[:, None]).to(grad_v.dtype.element_ty)
+    result = (orthogonal * factor[:, None]).to(grad_v.dtype.element_ty)
     tl.store(grad_v + row[:, None] * width + at[None, :], result, mask=here)
 
 
 @triton.jit
 def _log_sum(row, negative):
-    """log Σ e^row over the negatives."""
+    """Return log Σ e^row over the negatives."""
     kept = tl.where(negative, row, -float("inf"))
     top = tl.max(kept, axis=0)
     return top + tl.log(tl.sum(tl.exp(kept - top), axis=0))
 
 
 @triton.jit
-def _join(a, b):
-    """log(e^a + e^b)."""
+def _log_add(a, b):
+    """Return log(e^a + e^b)."""
     top = tl.maximum(a, b)
     return top + tl.log(tl.exp(a - top) + tl.exp(b - top))
 
 
 @triton.jit
 def _share(row, negative, total, n):
-    """∂L/∂row of a log with that total, for the mean over n images."""
+    """Return ∂L/∂row of a log with that total, for the mean over n images."""
     return tl.where(negative, tl.exp(row - total), 0.0) / n
 
 
 @triton.jit
-def image_terms(s, g, terms, n, VIEWS: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr):
-    """terms [n, 6] ← L_xy, L_zx, L_zy, the pull on xy's positive, that positive, the sum of its negatives;
-    g ← ∂L/∂s. s, g: float32 [VIEWS · n, VIEWS · n]. KEEP: NT-Xent, with the positive in every denominator.
+def image_terms(s, g, terms, n, VIEWS: tl.constexpr, KEEP_POSITIVE: tl.constexpr, BLOCK: tl.constexpr):
+    """terms [n, 6] ← L_xy, L_zx, L_zy, the pull on xy's positive, that positive, the sum of its negatives; g ← ∂L/∂s.
+
+    s, g: float32 [VIEWS · n, VIEWS · n]. KEEP_POSITIVE: NT-Xent, with the positive in every denominator.
     """
     i = tl.program_id(0)
     size = VIEWS * n
@@ -93,14 +94,15 @@ def image_terms(s, g, terms, n, VIEWS: tl.constexpr, KEEP: tl.constexpr, BLOCK: 
     yx = tl.load(y, mask=inside, other=0.0)
     yy = tl.load(y + n, mask=inside, other=0.0)
     positive = tl.sum(tl.where(own, xy, 0.0), axis=0)
-    core = _join(
-        _join(_log_sum(xx, negative), _log_sum(xy, negative)), _join(_log_sum(yx, negative), _log_sum(yy, negative))
+    core = _log_add(
+        _log_add(_log_sum(xx, negative), _log_sum(xy, negative)),
+        _log_add(_log_sum(yx, negative), _log_sum(yy, negative)),
     )
     pull = -1.0
-    if KEEP:
+    if KEEP_POSITIVE:
         negatives = core
-        core = _join(negatives, positive)
-        pull = -tl.exp(negatives - core)  # the negatives' share: one less the positive's would lose its digits
+        core = _log_add(negatives, positive)
+        pull = -tl.exp(negatives - core)  # the negatives' share; 1 − the positive's share would lose digits
     tl.store(gx, _share(xx, negative, core, n), mask=inside)
     tl.store(gx + n, _share(xy, negative, core, n) + tl.where(own, pull / n, 0.0), mask=inside)
     tl.store(gy, _share(yx, negative, core, n), mask=inside)
@@ -120,15 +122,15 @@ def image_terms(s, g, terms, n, VIEWS: tl.constexpr, KEEP: tl.constexpr, BLOCK: 
             log_forth = _log_sum(forth, negative)
             log_back = _log_sum(back, negative)
             pull = -2.0
-            if KEEP:
+            if KEEP_POSITIVE:
                 negatives_forth, negatives_back = log_forth, log_back
-                log_forth = _join(negatives_forth, positive)
-                log_back = _join(negatives_back, positive)
+                log_forth = _log_add(negatives_forth, positive)
+                log_back = _log_add(negatives_back, positive)
                 pull = -tl.exp(negatives_forth - log_forth) - tl.exp(negatives_back - log_back)
             tl.store(gz + view * n, _share(forth, negative, log_forth, n) + tl.where(own, pull / n, 0.0), mask=inside)
             tl.store(g + (view * n + i) * size + 2 * n + j, _share(back, negative, log_back, n), mask=inside)
             tl.store(terms + i * 6 + 1 + view, log_forth + log_back - 2 * positive)
-        tl.store(gz + 2 * n, zero, mask=inside)  # z–z counts nowhere
+        tl.store(gz + 2 * n, zero, mask=inside)  # no term uses z–z
     else:
         tl.store(terms + i * 6 + 1, 0.0)
         tl.store(terms + i * 6 + 2, 0.0)
@@ -136,7 +138,7 @@ def image_terms(s, g, terms, n, VIEWS: tl.constexpr, KEEP: tl.constexpr, BLOCK: 
 
 @triton.jit
 def summarise(terms, out, n, temperature, BLOCK: tl.constexpr):
-    """out [8] ← the loss, then the log's means in its order."""
+    """out [8] ← the loss, then means: positive and negative cosine, their gradients, L_xy, L_zx, L_zy."""
     row = tl.arange(0, BLOCK)
     inside = row < n
     xy = tl.sum(tl.load(terms + row * 6, mask=inside, other=0.0), axis=0) / n
@@ -167,10 +169,10 @@ class _Loss(torch.autograd.Function):
         length = torch.empty(size, device=v.device)
         launch(unit_rows, (size,), v, e, length, width, root, BLOCK=wide, num_warps=1)
         s = e.new_empty(size, size)
-        torch.mm(e, e.T, out=s)  # autocast leaves a product alone that is told where to go
+        torch.mm(e, e.T, out=s)  # with out=, autocast does not change the product
         g = torch.empty_like(s)
         terms = torch.empty(n, 6, device=v.device)
-        launch(image_terms, (n,), s, g, terms, n, VIEWS=views, KEEP=keep_positive, BLOCK=block, num_warps=4)
+        launch(image_terms, (n,), s, g, terms, n, VIEWS=views, KEEP_POSITIVE=keep_positive, BLOCK=block, num_warps=4)
         out = torch.empty(8, device=v.device)
         launch(summarise, (1,), terms, out, n, temperature, BLOCK=block, num_warps=4)
         ctx.save_for_backward(g, e, length)
@@ -186,19 +188,21 @@ class _Loss(torch.autograd.Function):
         grad_v = torch.empty_like(e, dtype=dtype)
         size, width = e.shape
         launch(
-            pull_back, (triton.cdiv(size, 16),), g, e, length, grad, grad_v, size, width, root,
+            embedding_gradient, (triton.cdiv(size, 16),), g, e, length, grad, grad_v, size, width, root,
             ROWS=16, COLUMNS=min(64, max(16, 8192 // wide)), BLOCK=wide, num_warps=4,
             num_stages=3 if wide <= 128 else 1,
         )  # fmt: skip
         return grad_v, None, None, None
 
 
-def takes(embeddings: Tensor) -> bool:
-    """Whether embeddings [n, d] are not too many, too wide or too precise."""
+def supports(embeddings: Tensor) -> bool:
+    """Whether the kernels can contrast one view's embeddings [n, d]: neither too many, too wide nor too precise."""
+    if embeddings.ndim != 2 or embeddings.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return False
     n, width = embeddings.shape
-    return n <= IMAGES and width <= WIDTH and embeddings.dtype != torch.float64
+    return 2 <= n <= MAX_IMAGES and width <= MAX_DIMENSIONS
 
 
 def contrast(embeddings: Tensor, views: int, *, temperature: float, keep_positive: bool) -> tuple[Tensor, Tensor]:
-    """The loss of embeddings [views · n, d], view by view, and its eight statistics (see `summarise`)."""
+    """Return the loss of embeddings [views · n, d], view after view, and its eight statistics (see `summarise`)."""
     return _Loss.apply(embeddings, views, temperature, keep_positive)

@@ -1,4 +1,4 @@
-"""Pooling, channels last: forward and backward read and write each pixel once."""
+"""Pooling, channels last; forward and backward read and write each pixel once."""
 
 import torch
 import triton
@@ -10,7 +10,7 @@ from aag.kernels import channel_block, launch
 
 @triton.jit
 def _corner(row, height, width, out_height, out_width):
-    """The row of the upper left of the four pixels that pooled pixel `row` stands for."""
+    """Return the row of the upper left of the four pixels that are pooled into pixel `row`."""
     pixel = row % (out_height * out_width)
     image = (row // (out_height * out_width)).to(tl.int64)
     return (image * height + 2 * (pixel // out_width)) * width + 2 * (pixel % out_width)
@@ -20,7 +20,7 @@ def _corner(row, height, width, out_height, out_width):
 def _pool(
     x, y, which, rows, channels, height, width, out_height, out_width, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr
 ):
-    """y ← the largest of each four, which ← its place 0 … 3, the first of equals."""
+    """y ← the largest of each four pixels, which ← its place 0 … 3 (the first, if several are equal)."""
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = (row < rows)[:, None]
@@ -41,7 +41,7 @@ def _pool_backward(
     grad, which, grad_x, rows, channels, height, width, out_height, out_width,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Each gradient to the place it came from, zeros to the other three."""
+    """grad_x ← each gradient at the place of its maximum, zeros at the other three."""
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = (row < rows)[:, None]
@@ -61,8 +61,8 @@ class _MaxPool(torch.autograd.Function):
         half = x[:, :, : x.shape[2] // 2, : x.shape[3] // 2]
         y = torch.empty_like(half, memory_format=torch.channels_last)
         which = torch.empty_like(y, dtype=torch.int8)
-        grid, sizes = _sizes(x, y)
-        launch(_pool, grid, x, y, which, *sizes[0], **sizes[1])
+        grid, sizes, blocks = _launch_sizes(x, y)
+        launch(_pool, grid, x, y, which, *sizes, **blocks)
         ctx.save_for_backward(which)
         ctx.shape = x.shape
         return y
@@ -71,21 +71,24 @@ class _MaxPool(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> Tensor:
         (which,) = ctx.saved_tensors
         grad = grad.contiguous(memory_format=torch.channels_last)
-        make = torch.empty if all(side % 2 == 0 for side in ctx.shape[2:]) else torch.zeros  # odd sides have a rest
+        make = (
+            torch.empty if all(side % 2 == 0 for side in ctx.shape[2:]) else torch.zeros
+        )  # an odd side leaves a pixel without gradient
         b, c, h, w = ctx.shape
         grad_x = make(b, h, w, c, dtype=grad.dtype, device=grad.device).permute(0, 3, 1, 2)
-        grid, sizes = _sizes(grad_x, grad)
-        launch(_pool_backward, grid, grad, which, grad_x, *sizes[0], **sizes[1])
+        grid, sizes, blocks = _launch_sizes(grad_x, grad)
+        launch(_pool_backward, grid, grad, which, grad_x, *sizes, **blocks)
         return grad_x
 
 
-def _sizes(x: Tensor, y: Tensor):
+def _launch_sizes(x: Tensor, y: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, int]]:
+    """Return grid, size arguments and block sizes for pooling x into y."""
     b, channels, h, w = x.shape
     rows = b * y.shape[2] * y.shape[3]
     block_c = channel_block(channels)
     block_m = 2048 // block_c
     grid = (triton.cdiv(rows, block_m), channels // block_c)
-    return grid, ((rows, channels, h, w, *y.shape[2:]), {"BLOCK_M": block_m, "BLOCK_C": block_c, "num_warps": 4})
+    return grid, (rows, channels, h, w, *y.shape[2:]), {"BLOCK_M": block_m, "BLOCK_C": block_c, "num_warps": 4}
 
 
 def max_pool(x: Tensor) -> Tensor:

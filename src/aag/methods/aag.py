@@ -17,7 +17,7 @@ from torch import Tensor
 from aag import kernels
 from aag.augment import Augmentation, AutoAugment, AuxiliaryAugment, RandAugment
 from aag.data.datasets import Dataset
-from aag.losses import check, components_of, similarities
+from aag.losses import check, components_from_similarities, similarities
 from aag.methods.base import Embeddings, Method, MethodSettings, MultiViewSettings, Recipe, StepOutput
 from aag.settings import Range, Temperature
 
@@ -104,9 +104,9 @@ class AAG(Method):
         z = rest[0] if rest else None
         check(x, y, z, settings.temperature)
         if kernels.enabled(x):
-            from aag.kernels.contrast import contrast, takes
+            from aag.kernels.contrast import contrast, supports
 
-            if takes(x):
+            if supports(x):
                 total, numbers = contrast(
                     embeddings.flatten(0, 1),
                     len(embeddings),
@@ -115,7 +115,7 @@ class AAG(Method):
                 )
                 return StepOutput(total, numbers[1 : 1 + len(self.log_names)].unbind())
         s = similarities(x, y, z, temperature=settings.temperature)
-        parts = components_of(s, settings.keep_positive)
+        parts = components_from_similarities(s, settings.keep_positive)
         total = sum((part.loss.mean() for part in parts[1:]), start=parts[0].loss.mean())
 
         # Figure 4: the core pair's similarities (as cosines) and the gradients on them, means over the batch.

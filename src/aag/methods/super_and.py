@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from aag.augment import Augmentation
-from aag.losses import isif_of, unit
+from aag.losses import isif_from_similarities, unit
 from aag.methods.and_ import AND
 from aag.methods.base import Embeddings, Extract, Method, MethodContext, Recipe, StepOutput
 from aag.methods.instance import BankSettings
@@ -80,7 +80,7 @@ class SuperAND(AND):
         positives, mask = (part.repeat(2, 1) for part in self.positives(index))
         log_p, entropy = self.bank.match(v, positives, mask, temperature=self.settings.temperature, entropy=True)
         neighbours, mean_entropy = -log_p.mean(), entropy.mean()
-        invariance = isif_of(profile_cosines(v, self.bank.rows) / self.settings.temperature)
+        invariance = isif_from_similarities(profile_cosines(v, self.bank.rows) / self.settings.temperature)
         total = neighbours + invariance + self.entropy_weight * mean_entropy
 
         anchors = self.anchor[index].to(log_p.dtype).mean()

@@ -5,8 +5,11 @@ features, embedding = encoder(images)  # [B, 512], [B, 128]; images uint8 [B, 3,
 """
 
 from aag.nets.backbones import NETWORKS
-from aag.nets.encoder import Encoder, build, evaluating, parameter_count
+from aag.nets.encoder import Encoder, build, parameter_count
 from aag.nets.files import load, save
-from aag.nets.spec import EncoderSpec
+from aag.nets.layers import eval_mode
+from aag.nets.spec import EncoderSpec, NetworkSettings
 
-__all__ = ["NETWORKS", "Encoder", "EncoderSpec", "build", "evaluating", "load", "parameter_count", "save"]
+__all__ = [
+    "NETWORKS", "Encoder", "EncoderSpec", "NetworkSettings", "build", "eval_mode", "load", "parameter_count", "save",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""AlexNet for small images, in the two versions that the literature's 32×32 numbers come from."""
+"""AlexNet for small images, in the two versions behind the published 32×32 results."""
 
 from collections.abc import Sequence
 
@@ -7,19 +7,21 @@ from torch import Tensor, nn
 from aag.errors import AAGError
 from aag.nets.layers import ConvNorm, Linear, MaxPool
 
-SMALLEST = 8  # three 2×2 pools must leave a pixel
+MIN_IMAGE_SIZE = 8  # three 2×2 pools must leave a pixel
 
 
 class AlexNet(nn.Module):
     """Five 3×3 convolutions, pooled after the first, second and fifth, then fully connected layers; no dropout.
 
-    The size of the flattened map is part of the weights, so an instance serves one `image_size` only.
+    The size of the flattened map is part of the weights, so a network takes one `image_size` only.
     """
 
     def __init__(self, channels: Sequence[int], hidden: Sequence[int], image_size: int = 32) -> None:
         super().__init__()
-        if image_size < SMALLEST:
-            raise AAGError(f"AlexNet needs images of at least {SMALLEST}×{SMALLEST} pixels, got {image_size}")
+        if image_size < MIN_IMAGE_SIZE:
+            raise AAGError(
+                f"AlexNet needs images of at least {MIN_IMAGE_SIZE}×{MIN_IMAGE_SIZE} pixels, got {image_size}"
+            )
         layers: list[nn.Module] = []
         inputs = 3
         for i, outputs in enumerate(channels):
@@ -42,10 +44,10 @@ class AlexNet(nn.Module):
 
 
 def alexnet(image_size: int = 32) -> AlexNet:
-    """ISL's: two hidden layers of 1024; the features are the second."""
+    """ISL's version: two hidden layers of 1024; the second one gives the features."""
     return AlexNet((64, 192, 384, 256, 256), (1024, 1024), image_size)
 
 
 def alexnet_ip(image_size: int = 32) -> AlexNet:
-    """InvariancePropagation's: wider convolutions and no hidden layer; the features are the flattened map."""
+    """InvariancePropagation's version: wider convolutions, no hidden layer; the features are the flattened map."""
     return AlexNet((96, 256, 384, 384, 256), (), image_size)

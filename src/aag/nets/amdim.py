@@ -1,9 +1,9 @@
-"""AMDIM's encoder for 32×32 images: maps of 7×7, 5×5 and 1×1 positions, each compared with the others.
+"""AMDIM's network for 32×32 images: feature maps of 7×7, 5×5 and 1×1 positions, which the loss compares.
 
 Bachman, Hjelm, Buchwalter: "Learning Representations by Maximizing Mutual Information Across Views" (2019).
 
-No convolution is padded and blocks end in 1×1 convolutions: a position sees its own patch of the image and
-nothing beyond, so that one position can be asked to predict another.
+No convolution is padded and blocks end in 1×1 convolutions, so a position sees only its own patch of the image.
+Otherwise one position could predict another by looking at it.
 """
 
 import torch
@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 from aag.errors import AAGError
 
-SIDE = 32
+IMAGE_SIZE = 32
 
 
 class Residual(nn.Module):
-    """x averaged over each patch, plus what two convolutions make of the patch; no batch norm.
+    """Mean of x over each patch, plus two convolutions of the patch; no batch norm.
 
-    The second convolution starts at zero, so that a fresh network passes averages on, at any depth.
+    The second convolution starts at zero, so an untrained network computes averages, at any depth.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1) -> None:
         super().__init__()
-        self.kernel, self.stride, self.grows = kernel, stride, outputs - inputs
+        self.kernel, self.stride, self.new_channels = kernel, stride, outputs - inputs
         self.patch = nn.Conv2d(inputs, outputs, kernel, stride, bias=False)
         self.point = nn.Conv2d(outputs, outputs, 1, bias=False)
         nn.init.zeros_(self.point.weight)
@@ -32,11 +32,11 @@ class Residual(nn.Module):
         y = self.point(F.relu(self.patch(x), inplace=True))
         if self.kernel > 1:
             x = F.avg_pool2d(x, self.kernel, self.stride)
-        return y + F.pad(x, (0, 0, 0, 0, 0, self.grows)) if self.grows else y + x  # new channels start at zero
+        return y + (F.pad(x, (0, 0, 0, 0, 0, self.new_channels)) if self.new_channels else x)  # padded with zeros
 
 
 class Projection(nn.Module):
-    """From a map's channels to the space in which maps are compared, position by position."""
+    """Project each position of a map into the space where the loss compares maps."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Projection(nn.Module):
         self.norm = nn.BatchNorm2d(outputs)
         nn.init.zeros_(self.point.weight)
         nn.init.uniform_(self.shortcut.weight, -0.01, 0.01)
-        with torch.no_grad():  # close to the identity
+        with torch.no_grad():  # start close to the identity
             self.shortcut.weight[:, :, 0, 0].diagonal().fill_(1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,9 +54,9 @@ class Projection(nn.Module):
 
 
 class AMDIMNet(nn.Module):
-    """Images [B, 3, 32, 32] → global features [B, rkhs]; `maps` has the local ones too.
+    """Images [B, 3, 32, 32] → global features [B, rkhs]; `maps` also returns the local ones.
 
-    ndf: channels of the first layer. rkhs: size of the space in which maps are compared. depth: blocks to a stage.
+    ndf: channels of the first layer. rkhs: size of the space where maps are compared. depth: blocks per stage.
     """
 
     def __init__(self, ndf: int = 128, rkhs: int = 1024, depth: int = 3) -> None:
@@ -80,22 +80,22 @@ class AMDIMNet(nn.Module):
         self.project7, self.project5 = Projection(4 * ndf, rkhs), Projection(4 * ndf, rkhs)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.to1(self.to5(self.to7(_checked(x)))).flatten(1)
+        return self.to1(self.to5(self.to7(_check_size(x)))).flatten(1)
 
     def maps(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """r1 [B, R, 1, 1], r5 [B, R, 5, 5] and r7 [B, R, 7, 7] with R = rkhs."""
-        x7 = self.to7(_checked(x))
+        """Return r1 [B, R, 1, 1], r5 [B, R, 5, 5] and r7 [B, R, 7, 7] with R = rkhs."""
+        x7 = self.to7(_check_size(x))
         x5 = self.to5(x7)
         return self.to1(x5), self.project5(x5), self.project7(x7)
 
 
 def _stage(inputs: int, outputs: int, depth: int, kernel: int, stride: int = 1) -> list[Residual]:
-    """One block that looks at patches, then depth − 1 that look at single positions."""
+    """One block over patches, then depth − 1 blocks over single positions."""
     return [Residual(inputs, outputs, kernel, stride), *(Residual(outputs, outputs) for _ in range(depth - 1))]
 
 
-def _checked(x: Tensor) -> Tensor:
-    if x.shape[2:] != (SIDE, SIDE):
+def _check_size(x: Tensor) -> Tensor:
+    if x.shape[2:] != (IMAGE_SIZE, IMAGE_SIZE):
         height, width = x.shape[2:]
-        raise AAGError(f"AMDIM's encoder takes images of {SIDE}×{SIDE} only; got {height}×{width}")
+        raise AAGError(f"AMDIM takes images of {IMAGE_SIZE}×{IMAGE_SIZE} only; got {height}×{width}")
     return x

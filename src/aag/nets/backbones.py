@@ -1,82 +1,106 @@
-"""Backbones by name: ours, and any of timm's."""
+"""Build backbones by name (ours, and any of timm's), or take a module of the user's own."""
 
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from aag.errors import AAGError, unknown
 from aag.nets.alexnet import alexnet, alexnet_ip
+from aag.nets.amdim import AMDIMNet
+from aag.nets.layers import eval_mode
 from aag.nets.resnet import resnet18, resnet50
-from aag.nets.spec import EDGES, EncoderSpec
+from aag.nets.sobel import SobelPair
+from aag.nets.spec import EDGES, SOBEL, EncoderSpec
 
 NETWORKS = ("alexnet", "alexnet-ip", "resnet18", "resnet50", "amdim")
 
 
 class Backbone(NamedTuple):
-    module: nn.Module  # [B, 3, H, W] → [B, feature_dim]
+    module: nn.Module  # [B, C, H, W] → [B, feature_dim]
     feature_dim: int
-    one_size: bool  # takes images of spec.image_size only
+    fixed_size: bool  # takes images of spec.image_size only
 
 
-def backbone(spec: EncoderSpec) -> Backbone:
-    """The network that `spec` names, freshly initialised."""
-    plain = spec.network.replace("+sobel", "", 1)
-    if plain != spec.network:
-        if EDGES in plain:
-            raise AAGError(f"one of the two in {spec.network} sees edges anyway; use {plain.replace(EDGES, '')}+sobel")
-        from aag.nets.sobel import SobelPair
-
-        pair = SobelPair(lambda: backbone(replace(spec, network=plain)))
-        return Backbone(pair, pair.feature_dim, pair.one_size)
-    match spec.plain_network:
+def build_backbone(spec: EncoderSpec) -> Backbone:
+    """Build the network that a resolved `spec` names, with fresh weights."""
+    if spec.is_custom:
+        raise AAGError(f"{spec.network} is a backbone of your own; pass the module as backbone=")
+    single = spec.network.replace(SOBEL, "", 1)
+    if single != spec.network:
+        if EDGES in single:
+            raise AAGError(f"{SOBEL} already adds a network that sees edges; use {single.replace(EDGES, '')}{SOBEL}")
+        colours, edges = (build_backbone(replace(spec, network=single)) for _ in range(2))
+        pair = SobelPair(colours.module, edges.module)
+        return Backbone(pair, colours.feature_dim + edges.feature_dim, colours.fixed_size)
+    name, width = spec.base_network, spec.width or 0
+    if name not in NETWORKS:
+        return _from_timm(name, spec)
+    if spec.channels != 3:
+        raise AAGError(f"{name} takes images of 3 channels; mean and std have {spec.channels}")
+    module: nn.Module
+    match name:
         case "amdim":
             if spec.image_size != 32:
                 raise AAGError(f"the network amdim takes images of 32×32, not {spec.image_size}×{spec.image_size}")
-            from aag.nets.amdim import AMDIMNet
-
-            amdim = AMDIMNet(2 * spec.width, 16 * spec.width, depth=3)
-            return Backbone(amdim, amdim.feature_dim, one_size=True)
-        case "resnet18" | "resnet50" as name:
-            resnet = (resnet18 if name == "resnet18" else resnet50)(spec.width)
-            return Backbone(resnet, resnet.feature_dim, one_size=False)
-        case "alexnet" | "alexnet-ip" as name:
-            alex = (alexnet if name == "alexnet" else alexnet_ip)(spec.image_size)
-            return Backbone(alex, alex.feature_dim, one_size=True)
-        case name:
-            return _from_timm(name, spec.image_size)
+            module = AMDIMNet(2 * width, 16 * width, depth=3)
+        case "resnet18" | "resnet50":
+            module = (resnet18 if name == "resnet18" else resnet50)(width)
+        case _:
+            module = (alexnet if name == "alexnet" else alexnet_ip)(spec.image_size)
+    return Backbone(module, module.feature_dim, fixed_size=not name.startswith("resnet"))
 
 
-def _from_timm(name: str, image_size: int) -> Backbone:
-    import timm  # a second or two, which our own networks need not pay
+def wrap_backbone(module: nn.Module, spec: EncoderSpec) -> Backbone:
+    """Find the feature size of the user's `module`: its `feature_dim`, or what one image gives."""
+    feature_dim = getattr(module, "feature_dim", None)
+    if not isinstance(feature_dim, int):
+        feature_dim = _feature_dim(module, spec, type(module).__name__)
+    return Backbone(module, feature_dim, fixed_size=False)
+
+
+def _from_timm(name: str, spec: EncoderSpec) -> Backbone:
+    import timm  # imported late: it takes a second or two, which our own networks need not pay
 
     model_name = name.removeprefix("timm/")
     if not timm.is_model(model_name):
-        near = get_close_matches(model_name, {*NETWORKS, *timm.list_models()}, cutoff=0.5)
-        raise unknown("network", name, near or NETWORKS, "timm's models go by their timm names")
+        matches = get_close_matches(model_name, {*NETWORKS, *timm.list_models()}, cutoff=0.5)
+        raise unknown("network", name, matches or NETWORKS, "timm's models go by their timm names")
+    settings: dict[str, Any] = {"pretrained": False, "num_classes": 0} | (
+        {"in_chans": spec.channels} if spec.channels != 3 else {}
+    )
     try:
         try:
-            module = timm.create_model(model_name, pretrained=False, num_classes=0, img_size=image_size)
-            one_size = True
-        except TypeError:  # convolutional networks take any size, and so no such argument
-            module = timm.create_model(model_name, pretrained=False, num_classes=0)
-            one_size = False
-        # timm's num_features is not always what comes out (some models keep a hidden layer after the pooling),
-        # and only a forward pass tells whether every stage survives this image size.
-        shape = _output_shape(module, image_size)
-    except Exception as error:  # third-party constructors raise what they like
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise AAGError(f"{name} cannot take {image_size}×{image_size} images: {reason}") from error
-    if len(shape) != 2 or shape[1] == 0:
-        raise AAGError(f"{name} gives an output of shape {list(shape)} where one vector an image is needed")
-    return Backbone(module, shape[1], one_size)
+            module = timm.create_model(model_name, **settings, img_size=spec.image_size)
+            fixed_size = True
+        except TypeError:  # convolutional networks take any size, so they have no such argument
+            module = timm.create_model(model_name, **settings)
+            fixed_size = False
+    except Exception as error:  # third-party constructors raise anything
+        raise _unfit(name, spec, error) from error
+    return Backbone(module, _feature_dim(module, spec, name), fixed_size)
 
 
 @torch.no_grad()
-def _output_shape(module: nn.Module, image_size: int) -> torch.Size:
-    training = module.training
-    shape = module.eval()(torch.zeros(1, 3, image_size, image_size)).shape
-    module.train(training)
-    return shape
+def _feature_dim(module: nn.Module, spec: EncoderSpec, name: str) -> int:
+    """Number of features that one image gives, in eval mode.
+
+    timm's `num_features` is not always right (some models keep a hidden layer after the pooling), and only a forward
+    pass tells whether every stage survives this image size.
+    """
+    like = next(module.parameters(), torch.empty(0))
+    with eval_mode(module):
+        try:
+            shape = module(like.new_zeros(1, spec.channels, spec.image_size, spec.image_size)).shape
+        except Exception as error:  # third-party modules raise anything
+            raise _unfit(name, spec, error) from error
+    if len(shape) != 2 or shape[1] == 0:
+        raise AAGError(f"{name} returns shape {list(shape)} for one image; a backbone must return [1, features]")
+    return shape[1]
+
+
+def _unfit(name: str, spec: EncoderSpec, error: Exception) -> AAGError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return AAGError(f"{name} cannot take {spec.image_size}×{spec.image_size} images: {reason}")

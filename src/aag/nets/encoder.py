@@ -1,47 +1,53 @@
 """The encoder: images in, features and embedding out."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aag.errors import AAGError
-from aag.nets.backbones import backbone
-from aag.nets.heads import head
-from aag.nets.layers import use_ghost_batch_norm
+from aag.nets.backbones import build_backbone, wrap_backbone
+from aag.nets.heads import build_head
+from aag.nets.layers import eval_mode, use_ghost_batch_norm
 from aag.nets.sobel import sobel
-from aag.nets.spec import EncoderSpec
+from aag.nets.spec import CUSTOM, EncoderSpec
 from aag.pixels import check_pixel_range
 
 
 class Encoder(nn.Module):
-    """Images [B, 3, H, W], uint8 or float in [0, 1] → features [B, F] and embedding [B, D], both raw.
+    """Images [B, C, H, W], uint8 or float in [0, 1] → features [B, F] and embedding [B, D], both raw.
 
-    Normalisation by mean and deviation happens inside, so that a saved encoder needs no word about preprocessing.
-    The buffers for it follow from the spec and stay out of the state dict.
+    Images are normalised by mean and deviation inside, so a saved encoder needs no separate preprocessing. The buffers
+    for that follow from the spec and stay out of the state dict.
+
+    `backbone`: your own module [B, C, H, W] → [B, F]; it replaces the network that `spec` names.
     """
 
     mean: Tensor
     std: Tensor
-    prepare: Callable[[Tensor], Tensor] | None = None  # takes normalise's place, where the first layer wants it so
+    fused_input: Callable[[Tensor], Tensor] | None = None  # replaces `normalise` while kernels compute the layers
 
-    def __init__(self, spec: EncoderSpec) -> None:
+    def __init__(self, spec: EncoderSpec, backbone: nn.Module | None = None) -> None:
         super().__init__()
-        self.spec = spec
-        self.extra: dict[str, str] = {}  # what a file says of it besides
-        self.backbone, self.feature_dim, self._one_size = backbone(spec)
-        self.head, self.embedding_dim = head(spec, self.feature_dim)
-        if spec.norm_images:
-            use_ghost_batch_norm(self, spec.norm_images)
-        self.register_buffer("mean", torch.tensor(spec.mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(spec.std).view(1, 3, 1, 1), persistent=False)
+        if backbone is not None:
+            spec = replace(spec, network=CUSTOM + type(backbone).__name__)
+        self.spec = spec = spec.resolve()
+        self.extra: dict[str, str] = {}  # further metadata of the file it was loaded from
+        built = build_backbone(spec) if backbone is None else wrap_backbone(backbone, spec)
+        self.backbone, self.feature_dim, self._fixed_size = built
+        self.head, self.embedding_dim = build_head(spec.head, self.feature_dim, spec.embedding)
+        if spec.bn_group_size:
+            use_ghost_batch_norm(self, spec.bn_group_size)
+        self.register_buffer("mean", torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Zero mean and unit deviation a channel, in the buffers' dtype: autocast leaves these operations alone.
+        """Return images with zero mean and unit deviation per channel (or the edges of these), channels last.
 
-        Where the network is to see edges, those of the image so normalised.
+        They have the buffers' dtype: autocast does not change these operations.
         """
         x = images.to(self.mean.dtype)
         if images.dtype == torch.uint8:
@@ -49,33 +55,39 @@ class Encoder(nn.Module):
         x = (x - self.mean) / self.std
         if self.spec.sees_edges:
             x = sobel(x)
-        # cuDNN and oneDNN run convolutions fastest channels last, and the layout of the input spreads to every layer.
+        # cuDNN and oneDNN run convolutions fastest channels last, and all layers keep the layout of the input.
         return x.contiguous(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.backbone(self.normalise(images) if self.prepare is None else self.prepare(images))
+        features = self.backbone(self.normalise(images) if self.fused_input is None else self.fused_input(images))
         return features, self.head(features)
 
-    def features(self, images: Tensor, *, batch_size: int | None = None) -> Tensor:
-        """Raw features [N, F] in eval mode, for a linear classifier."""
-        return self.encode(images, batch_size=batch_size)[0]
+    def features(self, images: Tensor, *, batch_size: int | None = None, any_size: bool = False) -> Tensor:
+        """Return raw features [N, F] in eval mode, for a linear classifier. Arguments as for `encode`."""
+        return self.encode(images, batch_size=batch_size, any_size=any_size)[0]
 
-    def embed(self, images: Tensor, *, batch_size: int | None = None) -> Tensor:
-        """L2-normalised embeddings [N, D] in eval mode, for nearest neighbours: a dot product is the cosine."""
-        return self.encode(images, batch_size=batch_size)[1]
+    def embed(self, images: Tensor, *, batch_size: int | None = None, any_size: bool = False) -> Tensor:
+        """Return L2-normalised embeddings [N, D] in eval mode: a dot product of two is their cosine similarity."""
+        return self.encode(images, batch_size=batch_size, any_size=any_size)[1]
 
     @torch.no_grad()
     def encode(
-        self, images: Tensor, *, batch_size: int | None = None, dtype: torch.dtype | None = None
+        self,
+        images: Tensor,
+        *,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        any_size: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Features [N, F] and L2-normalised embeddings [N, D] in one pass, as float32 on the encoder's device.
+        """Return features [N, F] and L2-normalised embeddings [N, D], float32 on the encoder's device.
 
-        The images may live elsewhere: they are moved batch by batch. A single image [3, H, W] counts as N = 1.
-        Without a batch size, about a million pixels go through at once.
-        `dtype` (torch.bfloat16, say) runs the network under autocast on an accelerator. A CPU stays in float32: it
-        gains little, and where a virtual machine promises matrix instructions it lacks, bfloat16 kills the process.
+        images: [N, C, H, W] or one image [C, H, W], on any device; they are moved batch by batch.
+        batch_size: by default, about a million pixels per batch.
+        dtype: for example torch.bfloat16, runs the network under autocast on a GPU. A CPU stays in float32: it gains
+        little, and where a virtual machine promises matrix instructions it lacks, bfloat16 kills the process.
+        any_size: also accept images of another size than the encoder was trained on.
         """
-        images = self._checked(images)
+        images = self._check_images(images, any_size)
         if batch_size is None:
             batch_size = max(16, 2**20 // max(1, images.shape[2] * images.shape[3]))
         if batch_size < 1:
@@ -85,48 +97,42 @@ class Encoder(nn.Module):
         embeddings = torch.empty(len(images), self.embedding_dim, device=device)
         reduced = dtype is not None and device.type != "cpu"
         autocast: AbstractContextManager = torch.autocast(device.type, dtype=dtype) if reduced else nullcontext()
-        with evaluating(self), autocast:
+        with eval_mode(self), autocast:
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
                 features[rows], raw = self(check_pixel_range(images[rows].to(device)))
                 embeddings[rows] = F.normalize(raw.float(), dim=1)
         return features, embeddings
 
-    def _checked(self, images: Tensor) -> Tensor:
-        """`images` as [N, 3, H, W], or the one line that says what is wrong with them."""
-        expected = "expected a tensor [N, 3, H, W], uint8 or float in [0, 1]"
+    def _check_images(self, images: Tensor, any_size: bool) -> Tensor:
+        """Return `images` as [N, C, H, W], or raise the one line that says what is wrong with them."""
+        channels, size = self.spec.channels, self.spec.image_size
+        expected = f"expected a tensor [N, {channels}, H, W], uint8 or float in [0, 1]"
         if not isinstance(images, Tensor):
             raise AAGError(f"{expected}; got {type(images).__name__}")
         if images.ndim == 3:
             images = images.unsqueeze(0)
-        if images.ndim != 4 or images.shape[1] != 3:
+        if images.ndim != 4 or images.shape[1] != channels:
             raise AAGError(f"{expected}; got shape {list(images.shape)}")
         if images.dtype != torch.uint8 and not images.is_floating_point():
             raise AAGError(f"{expected}; got {images.dtype}")
-        size = self.spec.image_size
-        if self._one_size and images.shape[2:] != (size, size):
+        if images.shape[2:] != (size, size) and (self._fixed_size or not any_size):
             height, width = images.shape[2:]
-            raise AAGError(f"this {self.spec.network} was built for {size}×{size} images; got {height}×{width}")
+            raise AAGError(
+                f"this {self.spec.network} was built for {size}×{size} images; got {height}×{width}: "
+                "resize them" + ("" if self._fixed_size else ", or pass any_size=True")
+            )
         return images
 
 
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode, then each submodule's own mode again: a part may have been frozen in eval mode on purpose."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
+def build(spec: EncoderSpec, *, seed: int = 0, backbone: nn.Module | None = None) -> Encoder:
+    """Build an encoder on the CPU with PyTorch's default initialisation, the same for a seed on any device.
 
-
-def build(spec: EncoderSpec, *, seed: int = 0) -> Encoder:
-    """A fresh encoder on the CPU: PyTorch's default initialisation, the same for a seed wherever it goes next."""
-    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
+    The caller's random state stays as it was. A `backbone` of your own keeps its weights; only the head is drawn.
+    """
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Encoder(spec)
+        return Encoder(spec, backbone)
 
 
 def parameter_count(module: nn.Module) -> int:

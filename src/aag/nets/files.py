@@ -8,30 +8,37 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
+from torch import nn
 
 from aag.errors import AAGError
 from aag.files import write_bytes
 from aag.nets.encoder import Encoder, build
-from aag.nets.spec import EncoderSpec
+from aag.nets.spec import CUSTOM, EncoderSpec
 
 FILENAME = "encoder.safetensors"  # inside a run folder
 SPEC = "spec"
 
 
 def save(encoder: Encoder, path: str | os.PathLike[str], extra: Mapping[str, str] | None = None) -> None:
-    """Writes weights, spec and `extra` to `path`; a crash midway leaves what was there before."""
-    # safetensors wants row-major tensors that share no memory: channels-last and tied weights are neither.
+    """Write weights, spec and `extra` to `path` atomically: after a crash the old file is still there."""
+    # safetensors needs row-major tensors that share no memory; channels-last and tied weights are neither.
     tensors = {
         name: tensor.detach().to("cpu", memory_format=torch.contiguous_format, copy=True)
         for name, tensor in encoder.state_dict().items()
     }
-    spec = replace(encoder.spec, norm_images=0)  # which matters in training alone
+    spec = replace(encoder.spec, bn_group_size=0)  # it only matters in training
     data = to_bytes(tensors, metadata={"format": "pt", **(extra or {}), SPEC: spec.to_json()})
     write_bytes(Path(path), data)
 
 
-def load(run_or_file: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Encoder:
-    """The encoder of a run folder or of a .safetensors file, in eval mode; `.extra` is what it was saved with."""
+def load(
+    run_or_file: str | os.PathLike[str], *, device: str | torch.device = "cpu", backbone: nn.Module | None = None
+) -> Encoder:
+    """Load the encoder of a run folder or of a .safetensors file, in eval mode.
+
+    `.extra` holds what it was saved with. An encoder around your own backbone needs a `backbone` of the same
+    architecture; its weights are overwritten.
+    """
     path = Path(run_or_file)
     if path.is_dir():
         path /= FILENAME
@@ -48,7 +55,13 @@ def load(run_or_file: str | os.PathLike[str], *, device: str | torch.device = "c
     if SPEC not in metadata:
         raise AAGError(f"{path} holds no AAG encoder: its header has no {SPEC!r}")
 
-    encoder = build(EncoderSpec.from_json(metadata[SPEC]))
+    spec = EncoderSpec.from_json(metadata[SPEC])
+    if spec.is_custom and backbone is None:
+        name = spec.network.removeprefix(CUSTOM)
+        raise AAGError(f"{path} holds an encoder around your own backbone {name}; pass backbone={name}(...)")
+    if backbone is not None and not spec.is_custom:
+        raise AAGError(f"{path} holds a {spec.network}, which needs no backbone=")
+    encoder = build(spec, backbone=backbone)
     encoder.extra = {name: value for name, value in metadata.items() if name not in (SPEC, "format")}
     try:
         encoder.load_state_dict(tensors)

@@ -1,17 +1,15 @@
-"""Heads: features [B, F] → embedding [B, D]. Neither normalises: the loss does, in fp32."""
+"""Heads: features [B, F] → embedding [B, D]. None of them normalises: the loss does, in float32."""
 
 from torch import nn
 
 from aag.nets.layers import Linear, ScaleBatchNorm1d
-from aag.nets.spec import EncoderSpec
 
 
-def head(spec: EncoderSpec, features: int) -> tuple[nn.Module, int]:
-    """The head that `spec` names, for so many features, and the size of what comes out."""
-    if spec.head == "none":
+def build_head(name: str, features: int, embedding: int) -> tuple[nn.Module, int]:
+    """Build the head linear, mlp or none, and return it with the size of its output."""
+    if name == "none":
         return nn.Identity(), features
-    mlp = spec.head == "mlp" or (spec.head == "auto" and spec.plain_network == "resnet50")
-    return (mlp_head if mlp else linear_head)(features, spec.embedding), spec.embedding
+    return (mlp_head if name == "mlp" else linear_head)(features, embedding), embedding
 
 
 def linear_head(features: int, embedding: int) -> nn.Module:
@@ -19,7 +17,7 @@ def linear_head(features: int, embedding: int) -> nn.Module:
 
 
 def mlp_head(features: int, embedding: int) -> nn.Module:
-    """SimCLR v1's projection: each batch norm follows a layer whose bias it would cancel."""
+    """SimCLR's projection head (v1). The batch norms would cancel a bias of the layers before them."""
     return nn.Sequential(
         Linear(features, features, bias=False),
         nn.BatchNorm1d(features),

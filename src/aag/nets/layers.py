@@ -1,6 +1,7 @@
-"""The layers that networks and heads are made of; `fused`, where it is set, computes the same by kernels."""
+"""Layers of our networks and heads. Where `fused` is set, kernels compute the same (see `aag.nets.fused`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from aag.errors import AAGError
 
 
 class ConvNorm(nn.Sequential):
-    """A convolution and its batch norm, then what mostly follows: a shortcut added, a ReLU."""
+    """Convolution and batch norm, with what usually follows: adding a shortcut, then a ReLU."""
 
     fused: Callable[..., Any] | None = None
 
@@ -28,34 +29,32 @@ class ConvNorm(nn.Sequential):
     def norm(self) -> nn.BatchNorm2d:
         return self[1]  # type: ignore[return-value]
 
-    def forward(self, x: Tensor, relu: bool = True) -> Tensor:
-        return self.twice(x, relu=relu)[0]
-
-    def twice(
+    def forward(
         self,
         x: Tensor,
-        add: Tensor | None = None,
-        through: "ConvNorm | None" = None,
+        shortcut: Tensor | None = None,
+        projection: "ConvNorm | None" = None,
         relu: bool = True,
-        every: int = 1,
-    ) -> tuple[Tensor, Tensor]:
-        """relu(norm(conv(x)) + through(add)) for two uses, the second of every `every`-th pixel in both directions.
+        skip_stride: int | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return y = relu(norm(conv(x)) + projection(shortcut)); with `skip_stride`, the pair (y, y[::skip_stride]).
 
-        All in one for the kernels' sake: each step by itself would be one more pass over the activations, and so would
-        be the sum of the two uses' gradients.
+        The pair has a y for the next block's convolutions and one, subsampled in both directions, for its shortcut.
+        One call for all of it saves the kernels passes over the activations, also that which adds the two gradients.
         """
         if self.fused is not None:
-            return self.fused(x, add, through, relu, every)
+            pair = self.fused(x, shortcut, projection, relu, skip_stride or 1)
+            return pair[0] if skip_stride is None else pair
         y = self.norm(self.conv(x))
-        if add is not None:
-            y = y + (add if through is None else through(add, relu=False))
+        if shortcut is not None:
+            y = y + (shortcut if projection is None else projection(shortcut, relu=False))
         if relu:
             y = F.relu(y, inplace=True)
-        return y, y[:, :, ::every, ::every]
+        return y if skip_stride is None else (y, y[:, :, ::skip_stride, ::skip_stride])
 
 
 class Linear(nn.Linear):
-    """Fully connected."""
+    """Fully connected layer."""
 
     fused: Callable[[Tensor], Tensor] | None = None
 
@@ -64,30 +63,36 @@ class Linear(nn.Linear):
 
 
 class MaxPool(nn.MaxPool2d):
-    """2×2."""
+    """2×2 max pooling."""
 
     def __init__(self) -> None:
         super().__init__(2)
 
     def forward(self, x: Tensor) -> Tensor:
-        if kernels.enabled(x):
-            from aag.kernels.pool import max_pool
+        if kernels.enabled(x) and self._kernel_supports(x):
+            from aag.kernels.pool import max_pool  # imported late: it needs Triton
 
             return max_pool(x)
         return super().forward(x)
 
+    def _kernel_supports(self, x: Tensor) -> bool:
+        settings = (self.kernel_size, self.stride, self.padding, self.dilation, self.return_indices, self.ceil_mode)
+        return (
+            type(self) is MaxPool and settings == (2, 2, 0, 1, False, False) and x.ndim == 4 and x.is_floating_point()
+        )
+
 
 def mean_pool(x: Tensor) -> Tensor:
     """[B, C, H, W] → [B, C]."""
-    if kernels.enabled(x) and x.dtype != torch.float64:
-        from aag.kernels.pool import mean_pool
+    if kernels.enabled(x) and x.ndim == 4 and x.dtype in (torch.float32, torch.bfloat16, torch.float16):
+        from aag.kernels.pool import mean_pool  # imported late: it needs Triton
 
         return mean_pool(x)
     return x.mean(dim=(2, 3))
 
 
 class ScaleBatchNorm1d(nn.BatchNorm1d):
-    """Batch norm with a learnt scale and no shift, which `nn.BatchNorm1d` cannot be asked for."""
+    """Batch norm with a learnt scale and no shift, which `nn.BatchNorm1d` has no option for."""
 
     def __init__(self, features: int) -> None:
         super().__init__(features)
@@ -95,28 +100,28 @@ class ScaleBatchNorm1d(nn.BatchNorm1d):
 
 
 class GhostBatchNorm:
-    """A batch norm that sees `images` consecutive ones at a time in training, as if each lot were on a GPU of its own.
+    """Batch norm over groups of `group_size` consecutive images in training, as if each group were on its own GPU.
 
-    The running statistics move by the mean over the lots. Evaluation, and all names, are the batch norm's.
+    The running statistics follow the mean over the groups. Evaluation and the names of weights are those of the plain
+    batch norm.
     """
 
-    images: int
+    group_size: int
 
     def forward(self: Any, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)  # type: ignore[misc]
-        if len(x) % self.images:
-            raise AAGError(f"a pass of {len(x)} images cannot be divided into lots of {self.images} for batch norm")
-        lots = x.unflatten(0, (-1, self.images)).to(self.weight.dtype)  # [L, images, C, …]
-        seen = [dim for dim in range(1, lots.ndim) if dim != 2]
-        variance, mean = torch.var_mean(lots, dim=seen, correction=0, keepdim=True)
+        count_groups(len(x), self.group_size)  # raises where the batch cannot be divided
+        groups = x.unflatten(0, (-1, self.group_size)).to(self.weight.dtype)  # [G, group_size, C, …]
+        reduced = [dim for dim in range(1, groups.ndim) if dim != 2]
+        variance, mean = torch.var_mean(groups, dim=reduced, correction=0, keepdim=True)
         with torch.no_grad():
-            count = lots[0].numel() // x.shape[1]
+            count = groups[0].numel() // x.shape[1]
             self.num_batches_tracked += 1
             self.running_mean.lerp_(mean.mean(dim=0).flatten(), self.momentum)
             self.running_var.lerp_(variance.mean(dim=0).flatten() * count / (count - 1), self.momentum)
         shape = (-1,) + (1,) * (x.ndim - 2)
-        y = (lots - mean) * (variance + self.eps).rsqrt() * self.weight.view(shape)
+        y = (groups - mean) * (variance + self.eps).rsqrt() * self.weight.view(shape)
         if self.bias is not None:
             y = y + self.bias.view(shape)
         return y.flatten(0, 1).to(x.dtype)
@@ -128,17 +133,39 @@ class GhostBatchNorm1d(GhostBatchNorm, nn.BatchNorm1d): ...
 class GhostBatchNorm2d(GhostBatchNorm, nn.BatchNorm2d): ...
 
 
-_SPLIT: dict[type[nn.Module], Any] = {
+_GHOST_TYPES: dict[type[nn.Module], Any] = {
     nn.BatchNorm1d: GhostBatchNorm1d, ScaleBatchNorm1d: GhostBatchNorm1d, nn.BatchNorm2d: GhostBatchNorm2d,
 }  # fmt: skip
 
 
-def use_ghost_batch_norm(module: nn.Module, images: int) -> None:
-    """Makes all batch norms inside split ones, in place: they keep their weights and their names."""
+def count_groups(images: int, group_size: int) -> int:
+    """Number of ghost batch norm groups in a batch; 1 for `group_size=0`, the whole batch."""
+    if group_size and images % group_size:
+        raise AAGError(
+            f"a batch of {images} images cannot be divided into groups of {group_size} for batch norm; "
+            "change --batch-size or --bn-group-size"
+        )
+    return images // group_size if group_size else 1
+
+
+def use_ghost_batch_norm(module: nn.Module, group_size: int) -> None:
+    """Turn every batch norm inside `module` into a ghost batch norm, in place, with its weights and names."""
     for part in list(module.modules()):
         if not isinstance(part, nn.modules.batchnorm._BatchNorm):
             continue
-        if type(part) not in _SPLIT or part.weight is None or part.running_mean is None:
-            raise AAGError(f"batch norm of a part of the batch is not for {type(part).__name__}; use --norm-images 0")
-        part.__class__ = _SPLIT[type(part)]  # a new one in its place would have to be hung in wherever it is
-        part.images = images  # type: ignore[assignment]
+        if type(part) not in _GHOST_TYPES or part.weight is None or part.running_mean is None:
+            raise AAGError(f"ghost batch norm does not support {type(part).__name__}; use --bn-group-size 0")
+        part.__class__ = _GHOST_TYPES[type(part)]  # a new module would have to replace it in each of its parents
+        part.group_size = group_size  # type: ignore[assignment]
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Switch `module` to eval mode, then back to each submodule's own mode (a part may be frozen in eval mode)."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training

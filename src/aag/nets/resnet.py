@@ -1,4 +1,4 @@
-"""ResNet-18 and ResNet-50 with the small-image stem: 3×3, stride 1, no max-pool."""
+"""ResNet-18 and ResNet-50 with the stem for small images: 3×3, stride 1, no max-pool."""
 
 from collections.abc import Sequence
 
@@ -8,24 +8,24 @@ from aag.nets.layers import ConvNorm, mean_pool
 
 
 class Block(nn.Module):
-    """relu(residual(x) + shortcut(x)); the shortcut is the identity unless the shape changes.
+    """relu(residual(x) + projection(skip)); the projection is the identity unless the shape changes.
 
-    x comes as a pair, for the residual layers and for the shortcut. A shortcut with a stride sees every other pixel
-    only, so it gets no others; and so a block is told the stride of the next.
+    A projection with a stride reads only every other pixel, so the block before subsamples `skip` for it. For this a
+    block is told the stride of the next one.
     """
 
     def __init__(self, residual: Sequence[ConvNorm], inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.stride = stride
         self.residual = nn.ModuleList(residual)
-        same = stride == 1 and inputs == outputs
-        self.shortcut = None if same else ConvNorm(inputs, outputs, 1)
+        same_shape = stride == 1 and inputs == outputs
+        self.shortcut = None if same_shape else ConvNorm(inputs, outputs, 1)
 
-    def forward(self, x: Tensor, skip: Tensor, every: int = 1) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, skip: Tensor, next_stride: int = 1) -> tuple[Tensor, Tensor]:
         *inner, last = self.residual
         for layer in inner:
             x = layer(x)
-        return last.twice(x, add=skip, through=self.shortcut, every=every)  # type: ignore[operator]
+        return last(x, skip, self.shortcut, skip_stride=next_stride)
 
 
 class BasicBlock(Block):
@@ -38,7 +38,7 @@ class BasicBlock(Block):
 
 
 class Bottleneck(Block):
-    """1×1, 3×3, 1×1. The stride sits in the 3×3, which sees every pixel; in a 1×1 it would skip three of four."""
+    """1×1, 3×3, 1×1. The stride is in the 3×3, which reads every pixel; a 1×1 would skip three of four."""
 
     expansion = 4
 
@@ -67,9 +67,9 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         strides = [block.stride for block in self.blocks]
-        x, skip = self.stem.twice(x, every=strides[0])  # type: ignore[arg-type]
-        for block, following in zip(self.blocks, [*strides[1:], 1], strict=True):
-            x, skip = block(x, skip, following)
+        x, skip = self.stem(x, skip_stride=strides[0])
+        for block, next_stride in zip(self.blocks, [*strides[1:], 1], strict=True):
+            x, skip = block(x, skip, next_stride)
         return mean_pool(x)
 
 

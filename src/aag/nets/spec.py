@@ -1,59 +1,93 @@
-"""What an encoder is made of, small enough to travel inside the file that holds its weights."""
+"""Settings of a network, and the full description of an encoder that its weight file carries."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from math import isfinite
 from typing import Any, Self
 
 from aag.errors import AAGError, unknown
 
 HEADS = ("auto", "linear", "mlp", "none")
-EDGES = "-edges"  # behind a network's name: it sees edges in the place of colours
+EDGES = "-edges"  # suffix of a network that sees edges instead of colours
+SOBEL = "+sobel"  # suffix of a pair of networks: one sees colours, one sees edges
+CUSTOM = "custom:"  # prefix of a user's own backbone
+WITH_WIDTH = ("resnet18", "resnet50", "amdim")
 
 
 @dataclass(frozen=True)
-class EncoderSpec:
-    """Everything that fixes an encoder but its weights."""
+class NetworkSettings:
+    """Architecture of an encoder, independent of the images."""
 
     network: str = "resnet18"
-    """resnet18, resnet50, alexnet, alexnet-ip, amdim, or any timm model (timm/NAME where the name is also one of ours);
-    NAME-edges for one that sees edges in the place of colours, NAME+sobel for two of them, of which one does."""
-    embedding: int = 128
-    """Dimensions of the output that the loss compares; with the head none they are the features'."""
+    """resnet18, resnet50, alexnet, alexnet-ip, amdim, or any timm model (timm/NAME where the name is also one of ours).
+    NAME-edges sees edges instead of colours; NAME+sobel is a pair of networks, one for colours and one for edges."""
+    width: int | None = 64
+    """Channels of the first stage (ResNets and amdim only)."""
     head: str = "auto"
-    """auto: SimCLR's MLP on resnet50, one linear layer on every other network. none: the embedding is the features."""
-    width: int = 64
-    """Channels of the ResNets' first stage."""
-    image_size: int = 32
-    """Side of the square images, which AlexNet and most transformers are built for."""
-    mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)
-    """Channel means of images in [0, 1] (CIFAR-10)."""
-    std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)
-    """Channel deviations (CIFAR-10, as the papers of this line divide)."""
-    norm_images: int = 0
-    """Consecutive images that batch norm sees together in training. 0: all of a pass."""
+    """linear: one layer. mlp: SimCLR's projection head. none: the embedding is the features.
+    auto: mlp on resnet50, linear on other networks."""
+    embedding: int = 128
+    """Dimensions of the embedding, which the loss compares. With --head none it has the features' dimensions."""
+    bn_group_size: int = 0
+    """Images per group in ghost batch norm: in training, each group has its own statistics. 0: the whole batch."""
 
     def __post_init__(self) -> None:
-        for name in ("embedding", "width", "image_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise AAGError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if not isinstance(self.norm_images, int) or self.norm_images < 0:
-            raise AAGError(f"norm_images must be a whole number of at least 0, got {self.norm_images!r}")
+        if not isinstance(self.network, str) or not self.network:
+            raise AAGError(f"network must be a name such as resnet18, got {self.network!r}")
         if self.head not in HEADS:
             raise unknown("head", str(self.head), HEADS)
-        for name in ("mean", "std"):
-            values = getattr(self, name)
-            if len(values) != 3 or (name == "std" and min(values) <= 0):
-                raise AAGError(f"{name} must be three {'positive ' if name == 'std' else ''}numbers, got {values!r}")
+        if self.width is not None:
+            _check_integer("width", self.width, 1)
+        _check_integer("embedding", self.embedding, 1)
+        _check_integer("bn_group_size", self.bn_group_size, 0)
+        if self.bn_group_size == 1:
+            raise AAGError("--bn-group-size 1 leaves batch norm nothing to compare; use 0 for the whole batch")
+
+    def resolve(self) -> Self:
+        """Replace `head="auto"` by the head it stands for, and fit `width` to the network (None where it has none)."""
+        head = self.head
+        if head == "auto":
+            head = "mlp" if self.base_network == "resnet50" else "linear"
+        has_width = self.base_network.removesuffix(SOBEL) in WITH_WIDTH
+        return replace(self, head=head, width=(self.width or 64) if has_width else None)
 
     @property
     def sees_edges(self) -> bool:
         return self.network.endswith(EDGES)
 
     @property
-    def plain_network(self) -> str:
-        """Its name, whatever it sees."""
+    def base_network(self) -> str:
+        """The network's name without `-edges`."""
         return self.network.removesuffix(EDGES)
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether the backbone is the user's own module."""
+        return self.network.startswith(CUSTOM)
+
+
+@dataclass(frozen=True)
+class EncoderSpec(NetworkSettings):
+    """Everything that defines an encoder except its weights."""
+
+    image_size: int = 32
+    """Side of the square images in pixels. AlexNet and most transformers take no other size."""
+    mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)
+    """Mean of each channel, for images in [0, 1] (default: CIFAR-10)."""
+    std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)
+    """Standard deviation of each channel (default: CIFAR-10)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_integer("image_size", self.image_size, 1)
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, _channel_values(name, getattr(self, name)))
+        if len(self.mean) != len(self.std):
+            raise AAGError(f"mean and std must have one number per channel, got {self.mean} and {self.std}")
+
+    @property
+    def channels(self) -> int:
+        return len(self.mean)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -61,11 +95,28 @@ class EncoderSpec:
     @classmethod
     def from_json(cls, text: str) -> Self:
         try:
-            values: dict[str, Any] = json.loads(text)
-            known = {field.name for field in fields(cls)}
-            if strange := sorted(set(values) - known):
-                raise AAGError(f"unknown fields in an encoder's description: {', '.join(strange)} (from a newer aag?)")
-            tuples = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-            return cls(**(values | tuples))
+            values: dict[str, Any] = dict(json.loads(text))
         except (TypeError, ValueError) as error:
             raise AAGError(f"not an encoder's description: {text[:60]!r}") from error
+        if "norm_images" in values:  # its name up to version 0.1
+            values["bn_group_size"] = values.pop("norm_images")
+        if unexpected := sorted(set(values) - {field.name for field in fields(cls)}):
+            raise AAGError(f"unknown fields in an encoder's description: {', '.join(unexpected)} (from a newer aag?)")
+        return cls(**values)
+
+
+def _check_integer(name: str, value: Any, smallest: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
+        raise AAGError(f"{name} must be a whole number of at least {smallest}, got {value!r}")
+
+
+def _channel_values(name: str, values: Any) -> tuple[float, ...]:
+    positive = "positive " if name == "std" else ""
+    try:
+        numbers = tuple(float(value) for value in values)
+        valid = bool(numbers) and all(isfinite(value) and (value > 0 or not positive) for value in numbers)
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise AAGError(f"{name} must be one {positive}number per channel, such as (0.5, 0.5, 0.5), got {values!r}")
+    return numbers

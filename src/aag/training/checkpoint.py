@@ -34,9 +34,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except Exception as error:
         raise AAGError(f"cannot read the checkpoint {path}: {advice}") from error
     if header.get("format") != FORMAT:
-        raise AAGError(
-            f"{path} is a checkpoint of another version (format {header.get('format')}, not {FORMAT})"
-        )
+        raise AAGError(f"{path} is a checkpoint of another version (format {header.get('format')}, not {FORMAT})")
     if header["checksum"] != _checksum(tensors):
         raise AAGError(f"cannot use the checkpoint {path}: its checksum is wrong; {advice}")
     return tensors, header["state"]

@@ -1,0 +1,81 @@
+"""What all fused layers of an encoder share: the GPU's size, and weight updates during backward."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from aag.kernels import launch
+from aag.kernels.steps import SHARES, squares, step
+
+
+class BackwardOptimizer(Protocol):
+    """What the kernels need of an optimizer to update weights during backward."""
+
+    lr: Tensor
+    momentum: float
+    fused_rule: str  # sgd, nesterov or lars
+
+    @property
+    def velocity(self) -> Mapping[Tensor, Tensor]: ...  # by weight
+
+    def weight_decay_of(self, weight: Tensor) -> float: ...
+
+    def trust_coefficient(self, weight: Tensor) -> float: ...  # LARS: step ∝ |weight| / |gradient|; 0 for a plain step
+
+
+class KernelContext:
+    """`optimizer`: weights are updated during backward, each as soon as its gradient is there.
+
+    This happens on a side stream, in parallel with the next layer's passes over activations: weight gradients are bound
+    by arithmetic, those passes by memory.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, optimizer: BackwardOptimizer | None) -> None:
+        self.dtype, self.optimizer = dtype, optimizer
+        cuda = device.type == "cuda"
+        gpu = torch.cuda.get_device_properties(device) if cuda else None
+        self.processors = gpu.multi_processor_count if gpu else 2
+        self.has_large_shared_memory = gpu is not None and gpu.shared_memory_per_block_optin >= 200_000  # bytes
+        self.learning = True  # False: backward leaves the weights as they are, for timing
+        self._side_stream = torch.cuda.Stream(device) if cuda and optimizer else None
+        self._in_flight: list[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = []
+
+    def join(self) -> None:
+        """Make the current stream wait for all weight updates."""
+        if self._side_stream is not None:
+            torch.cuda.current_stream().wait_stream(self._side_stream)
+            self._in_flight.clear()
+
+    def on_side_stream(self, work: Callable[..., None], *tensors: Tensor) -> None:
+        """Run `work(*tensors)` after the current stream's work so far, in parallel with what follows."""
+        if self._side_stream is None:
+            return work(*tensors)
+        main = torch.cuda.current_stream()
+        self._side_stream.wait_stream(main)
+        with torch.cuda.stream(self._side_stream):
+            work(*tensors)
+        self._in_flight.append((self._side_stream.record_event(), tensors))  # keeps their memory from being reused
+        if len(self._in_flight) > 2:
+            main.wait_event(self._in_flight.pop(0)[0])
+        return None
+
+    def step(self, weight: Tensor, copy: Tensor, grad: Tensor) -> None:
+        """Update a weight, and its copy in `dtype` for the next step."""
+        if not self.learning:
+            return
+        assert self.optimizer is not None
+        optimizer, size = self.optimizer, weight.numel()
+        decay, trust = optimizer.weight_decay_of(weight), optimizer.trust_coefficient(weight)
+        parts, shares = 0, optimizer.lr
+        if trust:
+            parts = min(SHARES, -(-size // 2048))
+            shares = weight.new_empty(parts, 2)
+            launch(squares, (parts,), weight, grad, shares, decay, size, BLOCK=2048, num_warps=8)
+        launch(
+            step, (-(-size // 1024),), weight, copy, optimizer.velocity[weight], grad, shares, optimizer.lr,
+            optimizer.momentum, decay, trust, size, parts,
+            RULE=optimizer.fused_rule, TRUST=trust > 0, COPY=copy.dtype != weight.dtype, BLOCK=1024, SHARES=SHARES,
+            num_warps=4,
+        )  # fmt: skip

@@ -1,0 +1,93 @@
+"""Which encoders the kernels can train: those whose every module is exactly one of ours, with nothing overridden."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from aag.nets.alexnet import AlexNet
+from aag.nets.encoder import Encoder
+from aag.nets.layers import (
+    ConvNorm,
+    GhostBatchNorm1d,
+    GhostBatchNorm2d,
+    Linear,
+    MaxPool,
+    ScaleBatchNorm1d,
+)
+from aag.nets.resnet import BasicBlock, Bottleneck, ResNet
+
+_CONTAINERS = (nn.ModuleList, nn.Sequential, nn.Flatten, nn.ReLU, nn.Identity)
+_NORMS = (nn.BatchNorm1d, ScaleBatchNorm1d, GhostBatchNorm1d, nn.BatchNorm2d, GhostBatchNorm2d)
+_LAYERS = (Encoder, ResNet, AlexNet, BasicBlock, Bottleneck, ConvNorm, nn.Conv2d, Linear, MaxPool)
+# With the methods that kernels replace or rely on, as they were defined: assigning to a class overrides them, too.
+_METHODS = {kind: (kind.forward, kind.__call__) for kind in (*_CONTAINERS, *_NORMS, *_LAYERS)}
+_NORMALISE = Encoder.normalise
+
+
+def unsupported_reason(encoder: nn.Module) -> str:
+    """Return why the kernels cannot train `encoder`, in plain words; "" where they can."""
+    return next(_reasons(encoder), "")
+
+
+def _reasons(encoder: nn.Module) -> Iterator[str]:
+    if type(encoder) is not Encoder:
+        yield f"none for {type(encoder).__name__}, which is not exactly an aag.nets.Encoder"
+        return
+    if type(encoder.backbone) not in (ResNet, AlexNet):
+        package = encoder.backbone.__module__.partition(".")[0]
+        name = "timm's networks" if package == "timm" else f"the backbone {type(encoder.backbone).__name__}"
+        yield f"none for {name}"
+        return
+    if type(encoder).normalise is not _NORMALISE or "normalise" in vars(encoder):
+        yield "Encoder.normalise is overridden"
+    for name, module in encoder.named_modules():
+        kind = type(module)
+        if kind not in _METHODS:
+            yield f"none for {kind.__name__} ({name})"
+        elif (kind.forward, kind.__call__) != _METHODS[kind] or "forward" in vars(module):
+            yield f"the forward of {name or 'the encoder'} is overridden"
+        elif name and _has_hooks(module):
+            yield f"{name} has hooks"
+    for name, weight in encoder.named_parameters():
+        if weight.dtype != torch.float32:
+            yield f"weights in {weight.dtype}"
+        elif weight._backward_hooks or weight._post_accumulate_grad_hooks:
+            yield f"{name} has gradient hooks"
+    yield from _layer_reasons(encoder.backbone, encoder.training)
+
+
+def _layer_reasons(backbone: nn.Module, training: bool) -> Iterator[str]:
+    layers = [module for module in backbone.modules() if type(module) is ConvNorm]
+    stem = layers[0].conv
+    if (stem.in_channels, stem.kernel_size, stem.stride, stem.padding) != (3, (3, 3), (1, 1), (1, 1)):
+        yield "the first convolution is not 3×3 on three channels"
+    children = sum(type(module) in (nn.Conv2d, nn.BatchNorm2d, GhostBatchNorm2d) for module in backbone.modules())
+    if children != 2 * len(layers) or any(len(layer) != 2 for layer in layers):
+        yield "a convolution or batch norm is not part of a ConvNorm"
+        return
+    for layer in layers:
+        conv, norm = layer.conv, layer.norm
+        if conv.groups != 1 or conv.dilation != (1, 1) or conv.padding_mode != "zeros" or isinstance(conv.padding, str):
+            yield "a convolution with groups, dilation or other padding than zeros"
+        if conv.out_channels % 16:
+            yield f"a width of {conv.out_channels} is no multiple of 16"
+        if norm.weight is None or norm.bias is None or norm.running_mean is None or norm.momentum is None:
+            yield "a batch norm without weights, running statistics or momentum"
+        if norm.training != training:
+            yield "a batch norm frozen in eval mode"
+    for block in backbone.modules():
+        if isinstance(block, BasicBlock | Bottleneck) and block.shortcut is not None:
+            last, shortcut = block.residual[-1], block.shortcut
+            if shortcut.conv.bias is not None or _norm_settings(last.norm) != _norm_settings(shortcut.norm):
+                yield "a shortcut with a bias, or with other batch norm settings than its block"
+
+
+def _norm_settings(norm: Any) -> tuple[object, ...]:
+    return norm.eps, norm.momentum, getattr(norm, "group_size", 0)
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, kind) for kind in kinds)
