@@ -51,6 +51,3 @@ def write_json(path: Path, content: object) -> None:
     write_bytes(path, (text + "\n").encode())
 
 
-def projection_file(records: Path, run: str) -> Path:
-    """Return the path of a run's t-SNE file, beside the record of the same name."""
-    return records / "tsne" / f"{run}.json"

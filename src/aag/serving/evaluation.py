@@ -15,6 +15,7 @@ from aag.files import explain_write_errors, write_json
 from aag.nets import Encoder
 from aag.provenance import provenance
 from aag.runs import Run, projection_file
+from aag.settings import Precision
 from aag.training.runtime import choose_precision, choose_threads, find_device
 
 Sets = tuple[ImageSet, ImageSet | None]
@@ -53,7 +54,7 @@ def evaluate_run(
     linear: bool = True,
     linear_epochs: int = 50,
     device: str = "auto",
-    precision: str = "auto",
+    precision: Precision = "auto",
     sets: Sets | None = None,
 ) -> Evaluation:
     """Weighted kNN and linear evaluation of a run's encoder, on the run's data unless another is given."""
@@ -88,7 +89,7 @@ def write_projection(
     *,
     data_root: Path | None = None,
     device: str = "auto",
-    precision: str = "auto",
+    precision: Precision = "auto",
     sets: Sets | None = None,
 ) -> Path:
     """Write a t-SNE of a finished run's test images to FOLDER/tsne/NAME.json, next to its record."""
@@ -110,7 +111,7 @@ def write_projection(
 
 
 def _load(
-    run: Run, source: str, data_root: Path | None, device_name: str, precision: str, sets: Sets | None
+    run: Run, source: str, data_root: Path | None, device_name: str, precision: Precision, sets: Sets | None
 ) -> _Loaded:
     if not run.encoder_file.exists():
         raise AAGError(f"{run.folder} has no encoder yet: its training has not started or was never saved")
