@@ -49,5 +49,3 @@ def write_json(path: Path, content: object) -> None:
     # Only raw newlines are replaced. A JSON string never contains one, so no string changes.
     text = re.sub(r"\[\n\s*([^\[\]{}]*?)\n\s*\]", lambda found: "[" + re.sub(r"\n\s*", " ", found[1]) + "]", text)
     write_bytes(path, (text + "\n").encode())
-
-

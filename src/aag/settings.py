@@ -12,13 +12,14 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from aag.errors import AAGError, unknown
+from aag.text import pluralize
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Range:
-    """What a numeric setting accepts. Floats must be finite anyway."""
+    """The values that a numeric setting accepts."""
 
     at_least: float | None = None
     above: float | None = None
@@ -27,8 +28,7 @@ class Range:
 
     def __contains__(self, value: float) -> bool:
         return (
-            math.isfinite(value)
-            and (self.at_least is None or value >= self.at_least)
+            (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
             and (self.at_most is None or value <= self.at_most)
             and (self.below is None or value < self.below)
@@ -36,7 +36,7 @@ class Range:
 
     def __str__(self) -> str:
         limits = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
-        return " and ".join(f"{name} {value:g}" for name, value in limits.items() if value is not None) or "finite"
+        return " and ".join(f"{name} {value:g}" for name, value in limits.items() if value is not None)
 
 
 Temperature = Annotated[float, Range(at_least=0.001, at_most=1000)]
@@ -110,8 +110,8 @@ class TrainSettings(Settings):
             raise AAGError(f"{self.epochs} epochs cannot be divided into {self.rounds} rounds; use --epochs {nearest}")
         if self.warmup_epochs and self.warmup_epochs >= self.round_epochs:
             raise AAGError(
-                f"{self.warmup_epochs} epochs of warm-up leave none of {self.round_epochs} to train; "
-                f"use --warmup-epochs {self.round_epochs // 2} or more --epochs"
+                f"a warm-up of {pluralize(self.warmup_epochs, 'epoch')} (the recipe's, if you set none) leaves none of "
+                f"{pluralize(self.round_epochs, 'epoch')} to train; use --warmup-epochs {self.round_epochs // 2}"
             )
 
     @property
@@ -147,6 +147,8 @@ def _check(name: str, value: Any, kind: Any) -> None:
         if choices and isinstance(value, str):
             raise unknown(name.replace("_", " "), value, choices)
         raise AAGError(f"{option(name)} must be {describe_type(kind)}, not {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise AAGError(f"{option(name)} must be a finite number, not {value}")
     for limits in _ranges(kind):
         if value is not None and value not in limits:
             raise AAGError(f"{option(name)} must be {limits}, not {value:g}")

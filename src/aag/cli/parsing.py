@@ -49,8 +49,8 @@ def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list
         if type(None) in get_args(hints[field.name]):  # or tyro writes {None}|PATH
             inner = get_args(plain[0])[0] if hasattr(plain[0], "__metadata__") else plain[0]
             given["metavar"] = METAVARS.get(inner, "VALUE")
-            if default is None:
-                given["help_behavior_hint"] = ""
+        if default in (None, ()):
+            given["help_behavior_hint"] = ""
         found.append((field.name, Annotated[hints[field.name], tyro.conf.arg(**given)], default))
     return found
 

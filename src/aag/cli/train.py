@@ -10,10 +10,11 @@ import tyro
 from aag.cli.output import make_console
 from aag.cli.parsing import make_section, options_of, parse
 from aag.data.datasets import DATASETS
+from aag.errors import AAGError
 from aag.methods import load_method, methods
 from aag.nets import NetworkSettings
-from aag.settings import TrainSettings
-from aag.text import duration
+from aag.settings import TrainSettings, option
+from aag.text import duration, join_or
 from aag.training import (
     DataSettings,
     Execution,
@@ -64,6 +65,7 @@ def parse_train(arguments: list[str]) -> Request:
         f"The defaults below are those of --recipe {recipe} with --method {method} on --data {data}; "
         "each method has options of its own (aag train --method NAME --help)."
     )
+    _check_method_options(arguments, base)
     kind = _command(base, recipe, execution)
     parsed: Any = parse(kind, "train", arguments, about=about)
     settings = RunSettings(
@@ -74,6 +76,16 @@ def parse_train(arguments: list[str]) -> Request:
         _collect(TrainSettings, parsed.training),
     )
     return Request(settings, recipe, _collect(Execution, parsed.execution))
+
+
+def _check_method_options(arguments: list[str], base: RunSettings) -> None:
+    """Raise for an option that another method has: more helpful than "unknown option"."""
+    own = base.options()
+    for word in arguments:
+        name = word.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
+        others = [other for other, kind in methods().items() if name in kind.settings_type.__dataclass_fields__]
+        if word.startswith("--") and others and name not in own:
+            raise AAGError(f"{option(name)} is an option of {join_or(others)}, not of {base.method}; leave it out")
 
 
 def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
@@ -108,12 +120,12 @@ def _collect(kind: type, parsed: Any) -> Any:
     return kind(**{field.name: getattr(parsed, field.name) for field in fields(kind)})
 
 
-def _peek(arguments: list[str], option: str) -> str | None:
+def _peek(arguments: list[str], wanted: str) -> str | None:
     """The value of an option, before the others are known."""
     found = None
     for place, word in enumerate(arguments):
         name, equals, value = word.partition("=")
-        if name == option:
+        if name == wanted:
             found = value if equals else (arguments[place + 1] if place + 1 < len(arguments) else "")
     return found
 
