@@ -76,11 +76,10 @@ class AAG(Method):
 
     def __init__(self, settings: MethodSettings | None = None) -> None:
         super().__init__(settings)
-        self.settings = self.settings.resolve(None)  # a method made by hand may still hold automatic values
         self.log_names = LOG_NAMES if self.settings.auxiliary != "none" else LOG_NAMES[:-2]
 
     def augmentations(self) -> tuple[Augmentation, ...]:
-        settings = self.settings
+        settings = self.settings.resolve(None)  # outside of training they may still be automatic
         basic = settings.basic_augmentation()
         if settings.auxiliary == "none":
             return (basic, basic)

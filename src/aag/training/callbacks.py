@@ -49,7 +49,9 @@ class KNN(Callback):
             return
         assert self.test is not None
         started = time.monotonic()
-        train, test = (trainer.encode(images)[1] for images in (trainer.images, self.test.images))
+        own = self.train is trainer.image_set  # then they are on the device already
+        train = trainer.encode(trainer.images if own else self.train.images)[1]
+        test = trainer.encode(self.test.images)[1]
         if not torch.isfinite(train).all():
             raise AAGError("the embeddings are no longer finite; try a lower --lr, with another --out")
         labels = [each.to(trainer.runtime.device) for each in self._labels]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from aag import kernels, nets
-from aag.data import ImageSet
+from aag.data import DATASETS, ImageSet
 from aag.errors import AAGError
 from aag.methods import Method, MethodContext
 from aag.nets import Encoder
@@ -75,6 +75,7 @@ class Trainer:
             )
         self.steps_per_epoch = len(images) // settings.batch_size  # the last partial batch is dropped
         _freeze(encoder, settings.freeze)
+        method.settings = method.settings.resolve(DATASETS.get(images.name))
         method.setup(MethodContext(encoder, len(images), settings))
         self.runtime = choose_runtime(encoder, device, settings.precision, compile)
         self.run_name, self.run_settings = run_name, run_settings or self._own_settings()
