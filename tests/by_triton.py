@@ -1,4 +1,4 @@
-"""Kernels where there is no GPU: interpreted, in a process of their own, or compiled for one that need not be there."""
+"""Test kernels without a GPU: run them in Triton's interpreter, in a new process, or compile them for one."""
 
 import os
 import subprocess
@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+MAX_SHARED_MEMORY = 101_376  # bytes per program on a consumer GPU; an H200 has twice as much
+
 
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -15,38 +17,35 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def interpret(tests: Path, part: str) -> None:
-    """Runs tests of a file, chosen as by pytest's -k: whether Triton interprets is settled when it is imported."""
+def interpret(tests: Path, pattern: str) -> None:
+    """Run a file's tests that match pytest's -k in a new process: Triton reads TRITON_INTERPRET when it is imported."""
     pytest.importorskip("triton")
-    plain = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
-    found = python("-m", "pytest", *plain, str(tests), "-k", part, TRITON_INTERPRET="1")
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+    found = python("-m", "pytest", *options, str(tests), "-k", pattern, TRITON_INTERPRET="1")
     assert found.returncode == 0, found.stdout[-5000:] + found.stderr[-1000:]
-
-
-SHARED = 101_376  # bytes of shared memory that a program may take on a consumer's card; an H200 has twice as many
 
 
 def compiled(
     kernel: Any, types: dict[str, str], constants: dict[str, Any], aligned: set[str], **options: Any
 ) -> dict[str, Any]:
-    """The stages of a kernel compiled for Hopper, by name: ptx, cubin …
+    """Compile a kernel for Hopper and return its stages by name: ptx, cubin and others.
 
-    `types`: Triton's names of the arguments' types, where they are no constants; `aligned`: arguments divisible by 16.
+    `types`: Triton's type names of the arguments that are not constants; `aligned`: arguments divisible by 16.
     """
     triton = pytest.importorskip("triton")
     if os.environ.get("TRITON_INTERPRET") == "1":
-        pytest.skip("interpreted kernels don't compile")
+        pytest.skip("the interpreter does not compile")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
     attributes = {
-        (place,): [["tt.divisibility", 16]]
-        for place, name in enumerate(kernel.arg_names)
+        (position,): [["tt.divisibility", 16]]
+        for position, name in enumerate(kernel.arg_names)
         if name in aligned and name not in constants
     }
     source = ASTSource(kernel, signature, constants, attributes)
     found = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert len(found.asm["cubin"]) > 1000
-    assert found.metadata.shared <= SHARED, (kernel, constants, options, found.metadata.shared)
+    assert found.metadata.shared <= MAX_SHARED_MEMORY, (kernel, constants, options, found.metadata.shared)
     return found.asm

@@ -80,9 +80,9 @@ CALLS = {  # positional parameters and keyword-only ones, each with its default
     "augment.AutoAugment": ({"policy": "cifar10"}, {}),
     "augment.RandAugment": ({"n": 2, "magnitude": 10, "bins": 31}, {}),
     "augment.apply_op": ({"name": NONE_GIVEN, "images": NONE_GIVEN, "magnitude": None}, {}),
-    "augment.AutoAugment.__call__": ({"self": NONE_GIVEN, "images": NONE_GIVEN}, {"seed": 0, "key": None}),
-    "augment.RandAugment.__call__": ({"self": NONE_GIVEN, "images": NONE_GIVEN}, {"seed": 0, "key": None}),
-    "augment.BasicAugment.__call__": ({"self": NONE_GIVEN, "images": NONE_GIVEN}, {"seed": 0, "key": None}),
+    "augment.AutoAugment.__call__": ({"self": NONE_GIVEN, "images": NONE_GIVEN}, {"seed": None, "key": None}),
+    "augment.RandAugment.__call__": ({"self": NONE_GIVEN, "images": NONE_GIVEN}, {"seed": None, "key": None}),
+    "augment.BasicAugment.__call__": ({"self": NONE_GIVEN, "images": NONE_GIVEN}, {"seed": None, "key": None}),
     "evaluate.knn_accuracy": (FEATURES, {"k": 200, "temperature": 0.1}),
     "evaluate.linear_probe": (
         FEATURES, {"epochs": 50, "batch_size": 128, "lr": 0.01, "weight_decay": 0.0, "seed": 0},

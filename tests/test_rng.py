@@ -1,4 +1,4 @@
-"""Counted random numbers: pinned, uniform, independent, alike for any arrangement."""
+"""Counter-based random numbers: fixed values, uniform, independent, the same in any order."""
 
 import pytest
 import torch
@@ -10,14 +10,14 @@ from aag.augment import keys, permutation, uniforms
 
 N = 20_000
 IMAGES = torch.arange(N)
-CHANCE = 1e-3  # the seeds are fixed, so a test that passes once always does
+P_VALUE = 1e-3  # seeds are fixed, so a test that passes once always passes
 
 
 def correlation(a: torch.Tensor, b: torch.Tensor) -> float:
     return torch.corrcoef(torch.stack([a.double(), b.double()]))[0, 1].item()
 
 
-# --- the stream is pinned: changing it changes every run ever recorded -----------------------------------------------
+# --- fixed values: changing them changes every recorded run ----------------------------------------------------------
 
 
 def test_keys_keep_their_values():
@@ -49,8 +49,7 @@ def _mix(h: int) -> int:
     return h ^ h >> 16
 
 
-def _folded(*words: int) -> int:
-    key = 0
+def _hash(*words: int, key: int = 0) -> int:
     for word in words:
         key = _mix(key ^ _mix((word + 0x3C6EF372) % 2**32))
     return key
@@ -61,31 +60,27 @@ def _folded(*words: int) -> int:
     st.integers(-(2**63), 2**64), st.integers(0, 2**33), st.integers(0, 2**40), st.integers(-1, 9), st.integers(0, 63)
 )
 def test_tensors_agree_with_integers_of_any_length(seed, epoch, image, view, slot):
-    expected = _folded(seed, seed >> 32, epoch, image, view)
+    expected = _hash(seed, seed >> 32, epoch, image, view)
     key = keys(seed, epoch, torch.tensor([image]), view)
     assert key.tolist() == [expected]
-    assert uniforms(key, slot + 1)[0, slot].item() == (_folded_onto(expected, slot) >> 8) / 2**24
-
-
-def _folded_onto(key: int, word: int) -> int:
-    return _mix(key ^ _mix((word + 0x3C6EF372) % 2**32))
+    assert uniforms(key, slot + 1)[0, slot].item() == (_hash(slot, key=expected) >> 8) / 2**24
 
 
 # --- uniform and independent -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 199])
-def test_uniforms_fill_the_unit_interval_evenly(epoch):
+def test_uniforms_are_uniform(epoch):
     u = uniforms(keys(0, epoch, IMAGES), 40)
     assert u.dtype == torch.float32
     assert u.shape == (N, 40)
     assert u.min() >= 0
     assert u.max() < 1
-    assert chisquare(torch.bincount((u.flatten() * 256).long(), minlength=256)).pvalue > CHANCE
+    assert chisquare(torch.bincount((u.flatten() * 256).long(), minlength=256)).pvalue > P_VALUE
     last_bits = (u.flatten() * 2**24).long() % 256
-    assert chisquare(torch.bincount(last_bits, minlength=256)).pvalue > CHANCE
+    assert chisquare(torch.bincount(last_bits, minlength=256)).pvalue > P_VALUE
     worst = min(chisquare(torch.bincount((column * 20).long(), minlength=20)).pvalue for column in u.T)
-    assert worst > CHANCE / 40
+    assert worst > P_VALUE / 40
 
 
 def test_slots_of_an_image_are_uncorrelated():
@@ -94,9 +89,9 @@ def test_slots_of_an_image_are_uncorrelated():
 
 
 @pytest.mark.parametrize("slots", [(0, 1), (1, 2), (20, 21), (0, 32)])
-def test_pairs_of_slots_fill_the_square_evenly(slots):
+def test_pairs_of_slots_are_uniform(slots):
     u = (uniforms(keys(5, 2, IMAGES), 33)[:, list(slots)] * 16).long()
-    assert chisquare(torch.bincount(u[:, 0] * 16 + u[:, 1], minlength=256)).pvalue > CHANCE
+    assert chisquare(torch.bincount(u[:, 0] * 16 + u[:, 1], minlength=256)).pvalue > P_VALUE
 
 
 @pytest.mark.parametrize(
@@ -111,15 +106,15 @@ def test_pairs_of_slots_fill_the_square_evenly(slots):
     ],
     ids=["epoch", "view", "seed", "seed's upper half", "next image", "far image"],
 )
-def test_draws_with_another_coordinate_are_unrelated(other):
+def test_draws_of_another_epoch_view_seed_or_image_are_unrelated(other):
     here, there = uniforms(keys(0, 0, IMAGES), 8), uniforms(other, 8)
     assert (here == there).sum() < 5
     assert max(abs(correlation(here[:, i], there[:, j])) for i in range(8) for j in range(8)) < 4.5 / N**0.5
 
 
 def test_seed_and_epoch_and_view_are_not_interchangeable():
-    coordinates = [(seed, epoch, view) for seed in range(4) for epoch in range(4) for view in range(4)]
-    first = {keys(seed, epoch, torch.arange(1), view).item() for seed, epoch, view in coordinates}
+    inputs = [(seed, epoch, view) for seed in range(4) for epoch in range(4) for view in range(4)]
+    first = {keys(seed, epoch, torch.arange(1), view).item() for seed, epoch, view in inputs}
     assert len(first) == 64
 
 
@@ -127,7 +122,7 @@ def test_no_two_images_of_an_epoch_share_a_key():
     assert keys(3, 7, torch.arange(300_000)).unique().numel() == 300_000
 
 
-def test_keys_depend_on_the_index_and_not_on_its_place_or_dtype():
+def test_keys_depend_on_the_index_and_not_on_its_position_or_dtype():
     index = torch.tensor([900, 3, 3, 47_000])
     assert torch.equal(keys(1, 2, index), keys(1, 2, torch.arange(50_000))[index])
     assert torch.equal(keys(1, 2, index.int()), keys(1, 2, index))
@@ -142,7 +137,7 @@ def test_fewer_slots_are_the_first_of_more():
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 1000, 50_000])
-def test_permutation_holds_each_image_once(n):
+def test_permutation_has_each_image_once(n):
     assert torch.equal(permutation(0, 4, n).sort().values, torch.arange(n))
 
 
@@ -154,7 +149,7 @@ def test_epochs_and_seeds_shuffle_differently():
             assert abs(correlation(first, second)) < 4 / N**0.5
 
 
-def test_an_image_visits_every_place_equally_often():
-    place = torch.stack([permutation(0, epoch, 8) for epoch in range(1000)])
+def test_every_position_of_an_image_is_equally_likely():
+    position = torch.stack([permutation(0, epoch, 8) for epoch in range(1000)])
     for image in range(8):
-        assert chisquare((place == image).sum(dim=0)).pvalue > CHANCE / 8
+        assert chisquare((position == image).sum(dim=0)).pvalue > P_VALUE / 8

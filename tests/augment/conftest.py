@@ -2,15 +2,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from draws import PLAIN
+from distributions import WITHOUT_MAGNITUDE
 from torch import Tensor
 
-from aag.augment import OPS, Augmentation, auxiliary
+from aag.augment import OPS, Augmentation, autoaugment, keys
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """The batches are small: threads would cost more than they give, most of all beside other test processes."""
+    """Use one thread: the batches are small, and other test processes share the cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -18,21 +18,21 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def drawn(monkeypatch):
-    """Calls an augmentation and gives, for each image, the operations it was to get, one after another."""
+def record_ops(monkeypatch):
+    """Call an augmentation; return the sequence of (operation, magnitude) of each image, and the views."""
 
-    def look(augmentation: Augmentation, images: Tensor, key: Tensor | None = None, act: bool = False):
-        apply_each, places = auxiliary.apply_each, []
+    def record(augmentation: Augmentation, images: Tensor, key: Tensor | None = None, apply: bool = False):
+        apply_ops, positions = autoaugment.apply_ops, []
 
-        def record(op: Tensor, images: Tensor, magnitude: Tensor) -> Tensor:
+        def recording(op: Tensor, images: Tensor, magnitude: Tensor) -> Tensor:
             names = [OPS[number] for number in op.tolist()]
             values = [round(value, 9) for value in magnitude.tolist()]
-            places.append([(n, 0.0 if n in PLAIN else v) for n, v in zip(names, values, strict=True)])
-            return apply_each(op, images, magnitude) if act else images
+            positions.append([(n, 0.0 if n in WITHOUT_MAGNITUDE else v) for n, v in zip(names, values, strict=True)])
+            return apply_ops(op, images, magnitude) if apply else images
 
         with monkeypatch.context() as patch:
-            patch.setattr(auxiliary, "apply_each", record)
-            out = augmentation(images, key=key)
-        return list(zip(*places, strict=True)), out
+            patch.setattr(autoaugment, "apply_ops", recording)
+            views = augmentation(images, key=keys(0, 0, torch.arange(len(images))) if key is None else key)
+        return list(zip(*positions, strict=True)), views
 
-    return look
+    return record

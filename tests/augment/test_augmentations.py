@@ -1,14 +1,14 @@
-"""What every family promises: its own draw for each image, alike for any batch, dtype and size."""
+"""What every augmentation promises: independent draws per image, the same for any batch, dtype and size."""
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from aag.augment import AutoAugment, AuxiliaryAugment, BasicAugment, RandAugment, keys, ops, select
+from aag.augment import AutoAugment, AuxiliaryAugment, BasicAugment, RandAugment, apply_op, keys, masking, ops
 from aag.errors import AAGError
 
-FAMILIES = {
+AUGMENTATIONS = {
     "basic": BasicAugment(),
     "autoaugment": AutoAugment(),
     "randaugment": RandAugment(),
@@ -17,167 +17,206 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(params=FAMILIES)
-def family(request):
-    return FAMILIES[request.param]
+@pytest.fixture(params=AUGMENTATIONS)
+def augmentation(request):
+    return AUGMENTATIONS[request.param]
 
 
-def differing(one: Tensor, other: Tensor) -> float:
-    """The share of images that differ at all."""
+def fraction_differing(one: Tensor, other: Tensor) -> float:
+    """Return the fraction of images that differ at all."""
     return (one != other).flatten(1).any(dim=1).double().mean().item()
 
 
 # --- draws -----------------------------------------------------------------------------------------------------------
 
 
-def test_copies_of_one_photograph_get_different_views(photographs, family):
-    views = family(photographs[:1].expand(64, -1, -1, -1))
+def test_copies_of_one_photograph_get_different_views(photographs, augmentation):
+    views = augmentation(photographs[:1].expand(64, -1, -1, -1), seed=0)
     distinct = views.flatten(1).unique(dim=0).shape[0]
-    policy_alone = isinstance(family, (AutoAugment, RandAugment))  # a policy has few outcomes for an image
-    assert distinct > (20 if policy_alone else 58)
+    is_policy = isinstance(augmentation, (AutoAugment, RandAugment))  # a policy has few outcomes for an image
+    assert distinct > (20 if is_policy else 58)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_a_view_depends_on_its_key_and_not_on_the_batch(photographs, family, dtype):
+def test_a_view_depends_on_its_key_and_not_on_the_batch(photographs, augmentation, dtype):
     images = photographs[:64] if dtype == torch.uint8 else photographs[:64].float() / 255
     key = keys(11, 3, torch.arange(500, 564), view=1)
-    together = family(images, key=key)
-    one_by_one = torch.cat([family(images[i : i + 1], key=key[i : i + 1]) for i in range(64)])
-    in_sevens = torch.cat([family(images[i : i + 7], key=key[i : i + 7]) for i in range(0, 64, 7)])
-    reversed_order = family(images.flip(0), key=key.flip(0)).flip(0)
-    company = torch.cat([images.flip(3), images, images.flip(2)])
-    strangers = keys(0, 0, torch.arange(64))
-    among_others = family(company, key=torch.cat([strangers, key, strangers]))[64:128]
-    assert torch.equal(one_by_one, together)
+    together = augmentation(images, key=key)
+    assert torch.equal(torch.stack([augmentation(images[i], key=key[i]) for i in range(64)]), together)
+    in_sevens = torch.cat([augmentation(images[i : i + 7], key=key[i : i + 7]) for i in range(0, 64, 7)])
     assert torch.equal(in_sevens, together)
-    assert torch.equal(reversed_order, together)
-    assert torch.equal(among_others, together)
+    assert torch.equal(augmentation(images.flip(0), key=key.flip(0)).flip(0), together)
+    larger_batch = torch.cat([images.flip(3), images, images.flip(2)])
+    other_keys = keys(0, 0, torch.arange(64))
+    assert torch.equal(augmentation(larger_batch, key=torch.cat([other_keys, key, other_keys]))[64:128], together)
 
 
 @pytest.mark.parametrize("other", [(1, 0, 0), (0, 1, 0), (0, 0, 1)], ids=["seed", "epoch", "view"])
-def test_another_seed_epoch_or_view_gives_other_views(photographs, family, other):
+def test_another_seed_epoch_or_view_gives_other_views(photographs, augmentation, other):
     images, index = photographs[:100], torch.arange(100)
-    here = family(images, key=keys(0, 0, index, 0))
     seed, epoch, view = other
-    there = family(images, key=keys(seed, epoch, index, view))
-    assert differing(here, there) > 0.85
+    views = augmentation(images, key=keys(0, 0, index, 0))
+    assert fraction_differing(views, augmentation(images, key=keys(seed, epoch, index, view))) > 0.85
 
 
-def test_the_same_coordinates_give_the_same_views(photographs, family):
-    key = keys(5, 17, torch.arange(100), view=2)
-    first = family(photographs[:100], key=key)
-    torch.rand(1000)  # nothing is taken from torch's own stream, nor given to it
-    assert torch.equal(family(photographs[:100], key=key), first)
-
-
-def test_drawing_leaves_torchs_own_stream_alone(photographs, family):
+def test_a_seed_draws_by_position_and_leaves_torchs_generator_alone(photographs, augmentation):
     before = torch.get_rng_state()
-    family(photographs[:20])
+    views = augmentation(photographs[:50], seed=9)
     assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(1000)
+    assert torch.equal(augmentation(photographs[:50], seed=9), views)
+    assert torch.equal(augmentation(photographs[:50], key=keys(9, 0, torch.arange(50))), views)
 
 
-def test_without_keys_the_seed_and_the_place_decide(photographs, family):
+def test_without_seed_or_key_each_call_draws_anew_from_torchs_generator(photographs, augmentation):
     images = photographs[:50]
-    assert torch.equal(family(images, seed=9), family(images, key=keys(9, 0, torch.arange(50))))
-    assert torch.equal(family(images), family(images, seed=0))
-    assert differing(family(images, seed=9), family(images)) > 0.8
+    first, second = augmentation(images), augmentation(images)
+    assert fraction_differing(first, second) > 0.8
+    torch.manual_seed(0)
+    assert torch.equal(augmentation(images), first)
+    assert torch.equal(augmentation(images), second)
 
 
-def test_selecting_among_all_gives_the_views_of_gathering(photographs, family, monkeypatch):
-    """The GPU's way of branching, on the CPU."""
-    gathered = family(photographs[:300])
-    monkeypatch.setattr(select, "dense", lambda images: True)
-    monkeypatch.setattr(ops, "dense", lambda images: True)
-    assert torch.equal(family(photographs[:300]), gathered)
+def test_selecting_gives_the_views_of_gathering(photographs, augmentation, monkeypatch):
+    """Branch as on a GPU, on the CPU."""
+    gathered = augmentation(photographs[:300], seed=0)
+    for module in (masking, ops):
+        monkeypatch.setattr(module, "needs_static_shapes", lambda images: True)
+    assert torch.equal(augmentation(photographs[:300], seed=0), gathered)
 
 
-# --- dtypes, sizes ---------------------------------------------------------------------------------------------------
+# --- dtypes and shapes -----------------------------------------------------------------------------------------------
 
 
-def test_bytes_stay_bytes_and_floats_stay_floats(photographs, family):
-    images = photographs[:100]
-    as_bytes = family(images)
-    as_floats = family(images.float() / 255)
-    assert as_bytes.dtype == torch.uint8
-    assert as_floats.dtype == torch.float32
-    assert as_floats.min() >= 0
-    assert as_floats.max() <= 1 + 1e-6
-    assert (as_floats * 255 - as_bytes.float()).abs().max() < 0.51
+def test_uint8_stays_uint8_and_float_stays_float(photographs, augmentation):
+    as_uint8 = augmentation(photographs[:100], seed=0)
+    as_float = augmentation(photographs[:100].float() / 255, seed=0)
+    assert as_uint8.dtype == torch.uint8
+    assert as_float.dtype == torch.float32
+    assert as_float.min() >= 0
+    assert as_float.max() <= 1 + 1e-6
+    assert (as_float * 255 - as_uint8.float()).abs().max() < 0.51
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_floats_keep_their_dtype(photographs, family, dtype):
+def test_other_floats_keep_their_dtype(photographs, augmentation, dtype):
     exact = (photographs[:50] // 64 * 64).double() / 256  # few bits: the same image in every dtype
-    out = family(exact.to(dtype))
+    out = augmentation(exact.to(dtype), seed=0)
     assert out.dtype == dtype
-    torch.testing.assert_close(out.float(), family(exact.float()), rtol=0, atol=2**-8)
+    torch.testing.assert_close(out.float(), augmentation(exact.float(), seed=0), rtol=0, atol=2**-8)
 
 
 @pytest.mark.parametrize("shape", [(20, 20), (64, 48), (224, 224), (3, 2)])
-def test_any_size_comes_back_at_its_size(photographs, family, shape):
+def test_views_have_the_images_size_and_leave_them_unchanged(photographs, augmentation, shape):
     images = photographs[:4].repeat(1, 1, 7, 7)[..., : shape[0], : shape[1]]
-    out = family(images)
-    assert out.shape == images.shape
-    assert out.dtype == torch.uint8
-    assert differing(out, images) > 0 or shape == (3, 2)
+    for given in (images, images.float() / 255):
+        before = given.clone()
+        out = augmentation(given, seed=0)
+        assert torch.equal(given, before)
+        assert out.shape == images.shape
+        assert fraction_differing(out, given) > 0 or shape == (3, 2)
 
 
-def test_the_input_is_left_alone(photographs, family):
-    for images in (photographs[:50].clone(), photographs[:50].float() / 255):
-        before = images.clone()
-        family(images)
-        assert torch.equal(images, before)
+def test_memory_layout_and_autocast_change_no_pixel(photographs, augmentation):
+    expected = augmentation(photographs[:20], seed=3)
+    strided = photographs[:20].permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    assert not strided.is_contiguous()
+    assert torch.equal(augmentation(strided, seed=3), expected)
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert torch.equal(augmentation(photographs[:20], seed=3), expected)
 
 
-def test_strided_images_are_taken_as_they_are(photographs, family):
-    images = photographs[:20].permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
-    assert not images.is_contiguous()
-    assert torch.equal(family(images), family(photographs[:20]))
-
-
-def test_an_empty_batch_stays_empty(photographs, family):
+def test_an_empty_batch_stays_empty(photographs, augmentation):
     for images in (photographs[:0], photographs[:0].float()):
-        out = family(images)
+        out = augmentation(images)
         assert out.shape == (0, 3, 32, 32)
         assert out.dtype == images.dtype
 
 
-def test_a_callers_autocast_changes_no_pixel(photographs, family):
-    alone = family(photographs[:16], seed=3)
-    with torch.autocast("cpu", dtype=torch.float16):
-        assert torch.equal(family(photographs[:16], seed=3), alone)
+def test_a_single_image_is_a_batch_of_one(photographs, augmentation):
+    for image in (photographs[0], photographs[0].float() / 255):
+        assert torch.equal(augmentation(image, seed=4), augmentation(image[None], seed=4)[0])
+        assert torch.equal(augmentation(image, key=keys(4, 0, torch.arange(1))), augmentation(image, seed=4))
+    assert torch.equal(apply_op("Rotate", photographs[0], 30), apply_op("Rotate", photographs[:1], 30)[0])
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "images",
+    ("images", "message"),
     [
-        torch.zeros(3, 32, 32, dtype=torch.uint8),
-        torch.zeros(2, 32, 32, 3, dtype=torch.uint8),
-        torch.zeros(2, 1, 32, 32),
-        torch.zeros(2, 3, 32, 32, dtype=torch.int64),
-        np.zeros((2, 3, 32, 32), np.uint8),
+        (torch.zeros(2, 32, 32, 3, dtype=torch.uint8), r"got torch.uint8 \[2, 32, 32, 3\].*movedim\(-1, -3\)"),
+        (torch.zeros(2, 1, 32, 32), r"got torch.float32 \[2, 1, 32, 32\]; repeat the grey channel"),
+        (torch.zeros(4, 32, 32), r"got torch.float32 \[4, 32, 32\]"),
+        (torch.zeros(32, 32), r"got torch.float32 \[32, 32\]"),
+        (torch.zeros(2, 3, 32, 32, dtype=torch.int64), r"got torch.int64 \[2, 3, 32, 32\]"),
+        (np.zeros((2, 3, 32, 32), np.uint8), "got ndarray"),
+        (torch.zeros(2, 3, 0, 32), "at least one pixel"),
+        (torch.full((2, 3, 8, 8), 200.0), r"float images must lie in \[0, 1\]; these span"),
     ],
-    ids=["one image", "channels last", "gray", "int64", "numpy"],
 )
-def test_what_is_no_batch_of_images_is_refused(family, images):
-    with pytest.raises(AAGError, match=r"expected images \[B, 3, H, W\], uint8 or float"):
-        family(images)
+def test_what_is_not_an_rgb_image_is_refused(augmentation, images, message):
+    with pytest.raises(AAGError, match=message):
+        augmentation(images)
 
 
-@pytest.mark.parametrize("count", [1, 7, 9])
-def test_each_image_needs_its_key(photographs, family, count):
-    with pytest.raises(AAGError, match=rf"one int64 key for each of 8 images, got torch.int64 \({count},\)"):
-        family(photographs[:8], key=keys(0, 0, torch.arange(count)))
+@pytest.mark.parametrize(
+    ("randomness", "message"),
+    [
+        ({"seed": 1, "key": keys(0, 0, torch.arange(8))}, "either seed= or key=, not both"),
+        ({"seed": 1.5}, "seed must be an integer, not 1.5"),
+        ({"seed": "7"}, "seed must be an integer, not '7'"),
+        ({"key": 7}, "int64 tensor from aag.augment.keys, not int"),
+        ({"key": keys(0, 0, torch.arange(7))}, r"expected one key per image, on cpu, int64 \[8\]; got .* \[7\]"),
+        ({"key": keys(0, 0, torch.arange(1))}, r"int64 \[1\]"),
+        ({"key": keys(0, 0, torch.arange(8)).int()}, r"int32 \[8\]"),
+        ({"key": torch.empty(8, dtype=torch.int64, device="meta")}, "got meta"),
+    ],
+)
+def test_a_wrong_seed_or_key_is_refused(photographs, augmentation, randomness, message):
+    with pytest.raises(AAGError, match=message):
+        augmentation(photographs[:8], **randomness)
 
 
-def test_keys_of_another_kind_would_be_other_draws(photographs, family):
-    with pytest.raises(AAGError, match=r"got torch.int32 \(8,\)"):
-        family(photographs[:8], key=keys(0, 0, torch.arange(8)).int())
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: BasicAugment(flip=2), "flip, a probability, must be a number from 0 to 1, not 2"),
+        (lambda: BasicAugment(gray=float("nan")), "gray.* not nan"),
+        (lambda: BasicAugment(brightness=-1), "brightness must be a number of at least 0, not -1"),
+        (lambda: BasicAugment(contrast=float("inf")), "contrast .* not inf"),
+        (lambda: BasicAugment(hue=0.6), "hue must be a number from 0 to 0.5, not 0.6"),
+        (lambda: BasicAugment(size=0), "size must be an integer of at least 1, not 0"),
+        (lambda: BasicAugment(size=32.0), "size must be an integer of at least 1, not 32.0"),
+        (lambda: BasicAugment(scale=0.2), r"scale must be two positive numbers \(low, high\), not 0.2"),
+        (lambda: BasicAugment(ratio=(2, 1)), r"ratio must be two positive numbers \(low, high\), not \(2, 1\)"),
+        (lambda: BasicAugment(blur_sigma=(0, "1")), "blur_sigma must be two positive numbers"),
+        (lambda: BasicAugment(blur_kernel=4), "blur_kernel must be odd, not 4"),
+        (lambda: BasicAugment(blur_kernel=-3), "blur_kernel must be an integer of at least 1, not -3"),
+        (lambda: BasicAugment.preset("simclrv2"), "did you mean simclr"),
+        (lambda: BasicAugment.preset("paper", flop=1), "unknown field of BasicAugment 'flop'; did you mean flip"),
+        (lambda: AutoAugment("cifar"), "did you mean cifar10"),
+        (lambda: AutoAugment(None), "unknown AutoAugment policy 'None'; known: cifar10, imagenet, svhn"),
+        (lambda: RandAugment(n=0), "n must be an integer from 1 to 16, not 0"),
+        (lambda: RandAugment(n=1.5), "n must be an integer from 1 to 16, not 1.5"),
+        (lambda: RandAugment(magnitude=31), "magnitude must be an integer from 0 to 30, not 31"),
+        (lambda: RandAugment(magnitude="9"), "magnitude must be an integer from 0 to 30, not '9'"),
+        (lambda: RandAugment(bins=0), "bins must be an integer of at least 1, not 0"),
+        (lambda: AuxiliaryAugment("cifar10"), "policy must be an augmentation such as .*, not 'cifar10'"),
+        (lambda: AuxiliaryAugment(crop="resize"), "did you mean resized"),
+        (lambda: AuxiliaryAugment(crop=None), "unknown crop of AuxiliaryAugment 'None'"),
+        (lambda: AuxiliaryAugment(flip=-0.1), "flip.* not -0.1"),
+        (lambda: AuxiliaryAugment(scale=(0, 1)), r"scale.* not \(0, 1\)"),
+        (lambda: AuxiliaryAugment(pad=-1), "pad must be an integer of at least 0, not -1"),
+    ],
+)
+def test_a_wrong_setting_is_refused_in_one_line(build, message):
+    with pytest.raises(AAGError, match=message) as caught:
+        build()
+    assert "\n" not in str(caught.value)
 
 
-def test_floats_up_to_255_are_refused_and_not_clipped(photographs, family):
-    with pytest.raises(AAGError, match=r"float images must lie in \[0, 1\]; these span"):
-        family(photographs[:8].float())
+def test_a_range_may_be_a_list():
+    assert BasicAugment(scale=[0.2, 1.0]) == BasicAugment()
+    assert AuxiliaryAugment(ratio=[3 / 4, 4 / 3]) == AuxiliaryAugment()

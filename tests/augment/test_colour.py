@@ -7,7 +7,7 @@ from torch import Tensor
 
 from aag.augment import colour
 
-NEAR = 2e-6  # float32 arithmetic in another order
+TOLERANCE = 2e-6  # float32 arithmetic in another order
 THEIRS = {
     "brightness": tvf.adjust_brightness,
     "contrast": tvf.adjust_contrast,
@@ -22,8 +22,8 @@ def images(photographs: Tensor) -> Tensor:
 
 
 @pytest.fixture
-def awkward() -> Tensor:
-    """Gray, black, white, pure and tied colours, where a hue is undefined or on the edge of two sextants."""
+def edge_colours() -> Tensor:
+    """Return gray, black, white, pure and tied colours: the hue is undefined or between two sextants."""
     level = [0.0, 0.25, 0.5, 1.0]
     triples = [(r, g, b) for r in level for g in level for b in level]
     return torch.tensor(triples).T.reshape(1, 3, 8, 8)
@@ -38,22 +38,22 @@ def test_operation_agrees_with_torchvisions(images, name):
     strength = torch.linspace(-0.5, 0.5, 96) if name == "hue" else torch.linspace(0, 2, 96)
     ours = getattr(colour, name)(images, strength)
     theirs = one_by_one(name, images, strength)
-    near = 1e-5 if name == "hue" else NEAR  # torchvision's hue goes through a division and back
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=near)
+    tolerance = 1e-5 if name == "hue" else TOLERANCE  # torchvision's hue goes through a division and back
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
     assert (ours - images).abs().amax(dim=(1, 2, 3)).median() > 0.05
 
 
 @pytest.mark.parametrize("name", THEIRS)
 @pytest.mark.parametrize("strength", [-0.5, -0.1, 0.0, 1 / 6, 0.4])
-def test_operation_agrees_with_torchvisions_on_awkward_colours(awkward, name, strength):
+def test_operation_agrees_with_torchvisions_on_edge_colours(edge_colours, name, strength):
     strength = torch.tensor([strength if name == "hue" else 1 + strength])
-    ours = getattr(colour, name)(awkward, strength)
-    torch.testing.assert_close(ours, one_by_one(name, awkward, strength), rtol=0, atol=1e-5)
+    ours = getattr(colour, name)(edge_colours, strength)
+    torch.testing.assert_close(ours, one_by_one(name, edge_colours, strength), rtol=0, atol=1e-5)
 
 
 def test_grayscale_agrees_with_torchvisions(images):
     theirs = tvf.rgb_to_grayscale(images, num_output_channels=3)
-    torch.testing.assert_close(colour.grayscale(images), theirs, rtol=0, atol=NEAR)
+    torch.testing.assert_close(colour.grayscale(images), theirs, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("kernel", [1, 3, 5, 9])
@@ -62,24 +62,24 @@ def test_blur_agrees_with_torchvisions(images, kernel):
     theirs = [
         tvf.gaussian_blur(image, [kernel, kernel], [s, s]) for image, s in zip(images, sigma.tolist(), strict=True)
     ]
-    torch.testing.assert_close(colour.blur(images, sigma, kernel), torch.stack(theirs), rtol=0, atol=NEAR)
+    torch.testing.assert_close(colour.blur(images, sigma, kernel), torch.stack(theirs), rtol=0, atol=TOLERANCE)
 
 
 def test_blur_agrees_with_torchvisions_when_not_square(images):
     oblong = images[:8, :, :9, :23]
     theirs = tvf.gaussian_blur(oblong, [3, 3], [1.3, 1.3])
-    torch.testing.assert_close(colour.blur(oblong, torch.full((8,), 1.3)), theirs, rtol=0, atol=NEAR)
+    torch.testing.assert_close(colour.blur(oblong, torch.full((8,), 1.3)), theirs, rtol=0, atol=TOLERANCE)
 
 
-def test_a_full_turn_of_the_hue_leads_back(images):
+def test_a_full_turn_of_the_hue_is_the_identity(images):
     torch.testing.assert_close(colour.hue(images, torch.ones(96)), images, rtol=0, atol=1e-5)
 
 
-def test_a_third_of_a_turn_moves_each_channel_on(images):
+def test_a_third_of_a_turn_rotates_the_channels(images):
     torch.testing.assert_close(colour.hue(images, torch.full((96,), 1 / 3)), images.roll(1, dims=1), rtol=0, atol=1e-5)
 
 
-def test_jitter_runs_each_images_own_order(images):
+def test_jitter_uses_each_images_order(images):
     order = torch.arange(96) % 24
     generator = torch.Generator().manual_seed(1)
     strength = torch.rand(96, 4, generator=generator) * torch.tensor([0.8, 0.8, 0.8, 0.2]) + torch.tensor(
@@ -93,35 +93,26 @@ def test_jitter_runs_each_images_own_order(images):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)  # an exaggeration follows hue's rounding
 
 
-def test_the_order_of_the_jitter_shows(images):
+def test_the_order_of_the_jitter_matters(images):
     strength = torch.tensor([1.4, 0.6, 1.4, 0.1]).expand(24, 4)
     same = images[:1].expand(24, -1, -1, -1)
     views = colour.jitter(same, torch.ones(24).bool(), torch.arange(24), strength)
     assert views.round(decimals=3).unique(dim=0).shape[0] > 12
 
 
-def test_jitter_leaves_the_others_alone(images):
-    chosen = torch.arange(96) % 3 == 0
+def test_jitter_leaves_other_images_unchanged(images):
+    mask = torch.arange(96) % 3 == 0
     strength = torch.tensor([1.4, 0.6, 1.4, 0.1]).expand(96, 4)
     before = images.clone()
-    out = colour.jitter(images, chosen, torch.zeros(96).long(), strength)
-    assert torch.equal(out[~chosen], images[~chosen])
-    assert (out[chosen] != images[chosen]).flatten(1).any(dim=1).all()
+    out = colour.jitter(images, mask, torch.zeros(96).long(), strength)
+    assert torch.equal(out[~mask], images[~mask])
+    assert (out[mask] != images[mask]).flatten(1).any(dim=1).all()
     assert torch.equal(images, before)
 
 
-def test_orders_are_the_24_of_four_operations():
-    assert len(set(colour.ORDERS)) == 24
-    assert all(sorted(order) == [0, 1, 2, 3] for order in colour.ORDERS)
-
-
-def test_contrast_of_a_large_image_does_not_hang_on_its_company():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        images = torch.rand(3, 3, 256, 256, generator=torch.Generator().manual_seed(0))
-        factor = torch.tensor([0.7, 1.2, 1.3])
-        alone = [colour.contrast(images[i : i + 1], factor[i : i + 1]) for i in range(3)]
-        assert torch.equal(colour.contrast(images, factor), torch.cat(alone))
-    finally:
-        torch.set_num_threads(before)
+def test_contrast_of_a_large_image_does_not_depend_on_the_batch():
+    torch.set_num_threads(2)  # conftest restores the number
+    images = torch.rand(3, 3, 256, 256, generator=torch.Generator().manual_seed(0))
+    factor = torch.tensor([0.7, 1.2, 1.3])
+    alone = [colour.contrast(images[i : i + 1], factor[i : i + 1]) for i in range(3)]
+    assert torch.equal(colour.contrast(images, factor), torch.cat(alone))

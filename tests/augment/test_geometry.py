@@ -1,6 +1,6 @@
 """Crops, resizing and affine maps, against torchvision and Pillow."""
 
-import by_pillow
+import pillow_reference
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -38,8 +38,8 @@ def test_boxes_are_distributed_as_torchvisions(height, width, scale):
         "width": lambda b: b[:, 3],
         "area": lambda b: b[:, 2] * b[:, 3],
         "aspect": lambda b: b[:, 3] / b[:, 2],
-        "top, as a share of the room": lambda b: b[:, 0] / (height - b[:, 2]).clamp(min=1),
-        "left, as a share of the room": lambda b: b[:, 1] / (width - b[:, 3]).clamp(min=1),
+        "top, as a fraction of the free space": lambda b: b[:, 0] / (height - b[:, 2]).clamp(min=1),
+        "left, as a fraction of the free space": lambda b: b[:, 1] / (width - b[:, 3]).clamp(min=1),
     }
     for name, measure in measures.items():
         assert ks_2samp(measure(ours), measure(theirs)).pvalue > 1e-3, name
@@ -57,9 +57,9 @@ def test_boxes_are_distributed_as_torchvisions(height, width, scale):
     st.floats(1, 5),
     st.integers(0, 1000),
 )
-@example(height=1, width=1, low=0.5, share=0.0, ratio=0.2, stretch=2.0, seed=0)  # no box fits, nor the spare one
+@example(height=1, width=1, low=0.5, share=0.0, ratio=0.2, stretch=2.0, seed=0)  # neither a box nor the fallback fits
 @example(height=1, width=1, low=0.5, share=0.0, ratio=3.0, stretch=1.0, seed=0)
-def test_boxes_are_whole_and_lie_inside(height, width, low, share, ratio, stretch, seed):
+def test_boxes_are_integers_inside_the_image(height, width, low, share, ratio, stretch, seed):
     drawn = boxes(200, height, width, (low, low + (1 - low) * share), (ratio, ratio * stretch), seed)
     assert torch.equal(drawn, drawn.round())
     top, left, h, w = drawn.T
@@ -86,7 +86,7 @@ def test_without_a_fit_the_box_is_torchvisions_central_one(height, width, ratio,
     assert boxes(50, height, width, scale, ratio).unique(dim=0).tolist() == [list(theirs)]
 
 
-def test_a_small_box_lies_anywhere_with_equal_chance():
+def test_every_position_of_a_small_box_is_equally_likely():
     half = boxes(10_000, 32, 32, (0.25, 0.25), (1, 1))
     assert half[:, 2:].unique(dim=0).tolist() == [[16, 16]]
     places = torch.bincount((half[:, 0] * 17 + half[:, 1]).long(), minlength=17 * 17)
@@ -114,20 +114,23 @@ def test_resampling_is_within_a_level_of_pillows(photographs, source, size):
     box = boxes(60, *source)
     flip = torch.arange(60) % 2 == 1
     ours = resample(images, box, flip, size).round().to(torch.uint8)
-    theirs = torch.stack([by_pillow.crop_and_resize(*one, size) for one in zip(images, box, flip, strict=True)])
-    assert by_pillow.levels_apart(ours, theirs) <= 1
-    assert by_pillow.share_differing(ours, theirs) < 0.25  # Pillow rounds between the two passes
+    theirs = torch.stack([pillow_reference.crop_and_resize(*one, size) for one in zip(images, box, flip, strict=True)])
+    assert pillow_reference.max_difference(ours, theirs) <= 1
+    assert pillow_reference.fraction_differing(ours, theirs) < 0.25  # Pillow rounds between the two passes
 
 
 @pytest.mark.parametrize("box", [(0, 0, 1, 1), (31, 31, 1, 1), (5, 0, 1, 32), (0, 30, 32, 2), (3, 4, 2, 3)])
-def test_slender_boxes_are_within_a_level_of_pillows(photographs, box):
+def test_narrow_boxes_are_within_a_level_of_pillows(photographs, box):
     box = torch.tensor([box]).float()
     for size in ((32, 32), (7, 7)):
         ours = resample(photographs[:1], box, torch.zeros(1).bool(), size).round().to(torch.uint8)[0]
-        assert by_pillow.levels_apart(ours, by_pillow.crop_and_resize(photographs[0], box[0], False, size)) <= 1
+        assert (
+            pillow_reference.max_difference(ours, pillow_reference.crop_and_resize(photographs[0], box[0], False, size))
+            <= 1
+        )
 
 
-def test_the_whole_image_at_its_own_size_is_itself_and_its_mirror_image(photographs):
+def test_resampling_the_whole_image_is_the_identity_or_a_flip(photographs):
     whole = torch.tensor([[0.0, 0, 32, 32]]).expand(100, 4)
     never, always = torch.zeros(100).bool(), torch.ones(100).bool()
     images = photographs[:100]
@@ -135,7 +138,7 @@ def test_the_whole_image_at_its_own_size_is_itself_and_its_mirror_image(photogra
     assert torch.equal(resample(images, whole, always, (32, 32)), images.flip(3).float())
 
 
-def test_pixels_outside_the_box_do_not_show(photographs):
+def test_pixels_outside_the_box_have_no_effect(photographs):
     box = torch.tensor([[8.0, 4, 10, 12]])
     changed = 255 - photographs[:1]
     changed[..., 8:18, 4:16] = photographs[:1, :, 8:18, 4:16]
@@ -153,13 +156,13 @@ def test_affine_identity_keeps_every_pixel(photographs):
 
 
 @pytest.mark.parametrize(("right", "down"), [(3, 0), (0, 5), (7, 2)])
-def test_affine_shows_the_fill_where_no_pixel_lies(photographs, right, down):
+def test_affine_fills_outside_the_image(photographs, right, down):
     matrix = torch.tensor([[1.0, 0, right, 0, 1, down]]).double().expand(20, 6)
     expected = pad(photographs[:20], (0, right, 0, down), value=9)[..., down:, right:]
     assert torch.equal(affine(photographs[:20], matrix, fill=9), expected)
 
 
-def test_affine_takes_each_image_by_its_own_matrix(photographs):
+def test_affine_uses_a_matrix_per_image(photographs):
     keep, mirror = [1.0, 0, 0, 0, 1, 0], [-1.0, 0, 32, 0, 1, 0]
     out = affine(photographs[:2], torch.tensor([keep, mirror]).double())
     assert torch.equal(out[0], photographs[0])

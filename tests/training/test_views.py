@@ -10,8 +10,8 @@ from aag.training.views import Views
 class Keys(Augmentation):
     """Marks each image with its key."""
 
-    def draw(self, images, key):
-        return (images.float() + key[:, None, None, None] % 97).to(torch.uint8)
+    def plain_views(self, images, rng_key):
+        return (images.float() + rng_key[:, None, None, None] % 97).to(torch.uint8)
 
 
 class Ordered(Method):

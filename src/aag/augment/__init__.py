@@ -1,6 +1,7 @@
-"""Images to views, a whole batch at once on any device, each image with its own draw."""
+"""Augmentations: make views of a whole batch at once, on any device, with a random draw for each image."""
 
-from aag.augment.auxiliary import AutoAugment, AuxiliaryAugment, RandAugment
+from aag.augment.autoaugment import AutoAugment, RandAugment
+from aag.augment.auxiliary import AuxiliaryAugment
 from aag.augment.base import Augmentation
 from aag.augment.basic import BasicAugment
 from aag.augment.ops import OPS, apply_op

@@ -1,81 +1,88 @@
-"""The basic family: crop, colour jitter, grayscale, flip, blur, in the paper's order."""
+"""The basic augmentation: crop, colour jitter, grayscale, flip and blur, in the paper's order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from aag import kernels
-from aag.augment.base import Augmentation, like
+from aag.augment.base import Augmentation, to_dtype
+from aag.augment.checks import check_integer, check_name, check_number, check_range
 from aag.augment.colour import ORDERS, blur, grayscale, jitter
 from aag.augment.geometry import crop_boxes, resample
-from aag.augment.parts import by_parts
-from aag.augment.select import apply_where
-from aag.errors import AAGError, unknown
+from aag.augment.masking import apply_masked
+from aag.augment.threads import split_over_threads
+from aag.errors import AAGError
 from aag.rng import uniforms
 
 
 @dataclass(frozen=True)
 class BasicAugment(Augmentation):
-    """The paper's basic view. Every field is a setting; probabilities of 0 leave a step out."""
+    """The paper's basic augmentation. A probability of 0 leaves a step out."""
 
-    size: int | None = None  # output side in pixels; None keeps the input's height and width
-    scale: tuple[float, float] = (0.2, 1.0)  # share of the area a crop keeps
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    brightness: float = 0.4  # factors are drawn from [1 − s, 1 + s]
+    size: int | None = None  # height and width of the views in pixels; None keeps the images'
+    scale: tuple[float, float] = (0.2, 1.0)  # area of the crop as a fraction of the image
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height of the crop
+    brightness: float = 0.4  # the factor is uniform in [1 − b, 1 + b]; the same for contrast and saturation
     contrast: float = 0.4
     saturation: float = 0.4
-    hue: float = 0.1  # turn of the colour circle, drawn from [−s, s]
-    jitter: float = 0.8  # probability that the four run, in an order of the image's own
+    hue: float = 0.1  # the shift is uniform in [−h, h], as a fraction of the colour circle
+    jitter: float = 0.8  # probability of the four above, in a random order
     gray: float = 0.2  # probability
     flip: float = 0.5  # probability
     blur: float = 0.5  # probability
     blur_sigma: tuple[float, float] = (0.1, 2.0)  # pixels
-    blur_kernel: int = 3  # pixels, odd
+    blur_kernel: int = 3  # width in pixels, odd
 
     def __post_init__(self) -> None:
-        if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
-            raise AAGError(f"the blur's kernel is an odd number of pixels, not {self.blur_kernel}")
+        if self.size is not None:
+            check_integer("size", self.size, 1)
         for name in ("scale", "ratio", "blur_sigma"):
-            low, high = getattr(self, name)
-            if not 0 < low <= high:
-                raise AAGError(f"{name} is a range of positive numbers, low and high, not {(low, high)}")
+            object.__setattr__(self, name, check_range(name, getattr(self, name)))
+        for name in ("brightness", "contrast", "saturation"):
+            check_number(name, getattr(self, name), 0)
+        check_number("hue", self.hue, 0, 0.5)
+        for name in ("jitter", "gray", "flip", "blur"):
+            check_number(f"{name}, a probability,", getattr(self, name), 0, 1)
+        check_integer("blur_kernel", self.blur_kernel, 1)
+        if self.blur_kernel % 2 == 0:
+            raise AAGError(f"blur_kernel must be odd, not {self.blur_kernel}")
 
     @staticmethod
-    def preset(name: str, **changes: float) -> "BasicAugment":
-        """`paper`, `isif`, `simclr`, `crop` (colours left alone) or `amdim`, with any field changed."""
-        if name not in PRESETS:
-            raise unknown("basic augmentation", name, PRESETS)
+    def preset(name: str, **changes: object) -> "BasicAugment":
+        """Return the settings named `paper`, `isif`, `simclr`, `crop` (no colour changes) or `amdim`, with changes."""
+        check_name("preset of BasicAugment", name, PRESETS)
+        for change in changes:
+            check_name("field of BasicAugment", change, {field.name for field in fields(BasicAugment)})
         return BasicAugment(**{**PRESETS[name], **changes})  # type: ignore[arg-type]
 
-    def views(self, images: Tensor, key: Tensor) -> Tensor:
-        return by_parts(self.draw, images, key)
-
-    def draw(self, images: Tensor, key: Tensor) -> Tensor:
-        height, width = images.shape[2:]
-        size = (self.size or height, self.size or width)
+    def views(self, images: Tensor, rng_key: Tensor) -> Tensor:
         if kernels.enabled(images):
-            from aag.augment.kernels.view import basic
+            from aag.augment.kernels import basic as view_kernel  # imports triton
 
-            return basic(images, self.kernel_draws(key, height, width), size, self.blur_kernel * (self.blur > 0))
+            if view_kernel.supports(self):
+                return view_kernel.views(self, images, rng_key)
+        return split_over_threads(self.plain_views, images, rng_key)
 
-        # A flip commutes with what follows it here, so the crop's resampling does it for nothing.
-        drawn = self.draws(key, height, width)
-        out = resample(images, drawn.box, drawn.flip, size)
+    def plain_views(self, images: Tensor, rng_key: Tensor) -> Tensor:
+        height, width = images.shape[2:]
+        draws = self.draws(rng_key, height, width)
+        # A flip commutes with the steps after it, so resampling does it at no cost.
+        out = resample(images, draws.box, draws.flip, (self.size or height, self.size or width))
         out = out / 255 if images.dtype == torch.uint8 else out
         if self.jitter:
-            out = jitter(out, drawn.jittered, drawn.order, drawn.strength)
+            out = jitter(out, draws.jitter, draws.order, draws.strength)
         if self.gray:
-            out = apply_where(drawn.gray, grayscale, out)
+            out = apply_masked(draws.gray, grayscale, out)
         if self.blur:
-            out = apply_where(drawn.blurred, lambda pixels, s: blur(pixels, s, self.blur_kernel), out, drawn.sigma)
-        return like(out, images.dtype)
+            out = apply_masked(draws.blur, lambda pixels, s: blur(pixels, s, self.blur_kernel), out, draws.sigma)
+        return to_dtype(out, images.dtype)
 
-    def draws(self, key: Tensor, height: int, width: int) -> "BasicDraws":
-        """What the images with these keys [B] are to get."""
-        u = uniforms(key, 32)
-        flip, jittered, gray, blurred = (u[:, 22:26] < u.new_tensor([self.flip, self.jitter, self.gray, self.blur])).T
+    def draws(self, rng_key: Tensor, height: int, width: int) -> "BasicDraws":
+        """Return the random draws for images of a size, given their keys [B]."""
+        u = uniforms(rng_key, 32)
+        flip, jitter, gray, blur = (u[:, 22:26] < u.new_tensor([self.flip, self.jitter, self.gray, self.blur])).T
         spread = u.new_tensor([self.brightness, self.contrast, self.saturation, self.hue])
         strength = u.new_tensor([1, 1, 1, 0]) + spread * (2 * u[:, 26:30] - 1)
         strength[:, :3].clamp_(min=0)
@@ -83,41 +90,26 @@ class BasicAugment(Augmentation):
         return BasicDraws(
             box=crop_boxes(u[:, :22], height, width, self.scale, self.ratio),
             flip=flip,
-            jittered=jittered,
+            jitter=jitter,
             gray=gray,
-            blurred=blurred,
+            blur=blur,
             strength=strength,
             order=(u[:, 30] * len(ORDERS)).long(),
             sigma=low + (high - low) * u[:, 31],
         )
 
-    def kernel_draws(self, key: Tensor, height: int, width: int) -> Tensor:
-        """The same as float32 [B, 16], in a kernel's columns."""
-        from aag.augment.kernels.draws import view_draws, view_settings
-
-        settings = view_settings(
-            (height, width),
-            self.scale,
-            self.ratio,
-            (self.flip, self.jitter, self.gray, self.blur),
-            (self.brightness, self.contrast, self.saturation, self.hue),
-            self.blur_sigma,
-            key.device,
-        )
-        return view_draws(key, settings, (height, width), first=0)
-
 
 class BasicDraws(NamedTuple):
-    """One of each for every image: [B], or as given."""
+    """The random draws of a batch, each [B] unless noted."""
 
     box: Tensor  # [B, 4]: top, left, height, width
     flip: Tensor
-    jittered: Tensor
+    jitter: Tensor
     gray: Tensor
-    blurred: Tensor
+    blur: Tensor
     strength: Tensor  # [B, 4]: brightness, contrast, saturation, hue
-    order: Tensor  # of the four, an index into ORDERS
-    sigma: Tensor  # of the blur
+    order: Tensor  # order of these four, an index into ORDERS
+    sigma: Tensor  # of the blur, in pixels
 
 
 PRESETS: dict[str, dict[str, object]] = {

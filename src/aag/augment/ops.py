@@ -1,8 +1,8 @@
-"""The operations of AutoAugment and RandAugment on uint8 batches, each image with its own magnitude.
+"""The operations of AutoAugment and RandAugment on uint8 batches, with a magnitude per image.
 
-They give Pillow's pixels. An operation that maps a channel's 256 values to 256 values is a table, looked up
-once for all of them; the geometric ones are an affine map each and share one gather; Color and Sharpness are
-blends and share one. So a batch in which every image has another operation costs one of each.
+They give Pillow's pixels. Operations that map each of a channel's 256 levels to a level are lookup tables, and all
+share one lookup; the geometric ones are affine maps and share one gather; Color and Sharpness share one blend. So a
+batch in which every image has a different operation costs one of each.
 """
 
 import math
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from aag import kernels
+from aag.augment.checks import as_batch, check_name
 from aag.augment.geometry import affine, fixed_point
-from aag.augment.select import dense
-from aag.errors import AAGError, unknown
+from aag.augment.masking import needs_static_shapes
+from aag.errors import AAGError
 
 TABLES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
 MATRICES: dict[str, Callable[[Tensor, int, int], Tensor]] = {}
@@ -22,41 +23,50 @@ BLENDS: dict[str, Callable[[Tensor], Tensor]] = {}
 
 
 def apply_op(name: str, images: Tensor, magnitude: float | Tensor | None = None) -> Tensor:
-    """One operation on every image: uint8 [B, 3, H, W] in and out.
+    """Apply one operation to uint8 images [B, 3, H, W], or to a single image [3, H, W].
 
-    The magnitude, one number or one for each image, is what Pillow's function takes: degrees (Rotate, counter-
-    clockwise), pixels (Translate) and the slope (Shear) as in the matrix of Image.transform, a factor (Brightness,
-    Color, Contrast, Sharpness), bits (Posterize), a threshold (Solarize). Identity, Invert, AutoContrast and
-    Equalize take none.
+    The magnitude, one number or one per image, is what Pillow's function takes: degrees (Rotate, counter-clockwise),
+    pixels (Translate) and the slope (Shear) as in the matrix of Image.transform, a factor (Brightness, Color, Contrast,
+    Sharpness), bits (Posterize), a threshold (Solarize). Identity, Invert, AutoContrast and Equalize take none.
     """
-    if name not in OPS:
-        raise unknown("operation", name, OPS)
-    check_images(images)
+    check_name("operation", name, OPS)
+    batch = as_batch(images, allow_float=False)
+    out = _apply_op(name, batch, _magnitudes(name, batch, magnitude))
+    return out if images.ndim == 4 else out[0]
+
+
+def _magnitudes(name: str, images: Tensor, magnitude: float | Tensor | None) -> Tensor:
+    """Return a checked magnitude per image, float64 [B]."""
     if magnitude is None and name not in WITHOUT_MAGNITUDE:
         raise AAGError(f"{name} needs a magnitude")
-    value = torch.as_tensor(0.0 if magnitude is None else magnitude, dtype=torch.float64, device=images.device)
+    try:
+        value = torch.as_tensor(0.0 if magnitude is None else magnitude, dtype=torch.float64, device=images.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise AAGError(f"{name} takes a number or a tensor as its magnitude, not {magnitude!r}") from None
     if value.ndim > 1 or (value.ndim and len(value) not in (1, len(images))):
         raise AAGError(f"{name} takes one magnitude, or one for each of {len(images)} images; got {list(value.shape)}")
-    return _single(name, images, value.expand(len(images)))
+    if not torch.compiler.is_compiling() and not value.isfinite().all():
+        raise AAGError(f"{name} needs finite magnitudes, not {value.flatten()[~value.flatten().isfinite()][0].item()}")
+    return value.expand(len(images))
 
 
-def apply_each(op: Tensor, images: Tensor, magnitude: Tensor) -> Tensor:
-    """To each image its own operation, an index [B] into OPS, with its own magnitude float64 [B]."""
+def apply_ops(op: Tensor, images: Tensor, magnitude: Tensor) -> Tensor:
+    """Apply a different operation to each image: op, an index into OPS [B], with magnitude float64 [B]."""
     if kernels.enabled(images):
-        from aag.augment.kernels.operate import operate
+        from aag.augment.kernels import ops as ops_kernel  # imports triton
 
-        own = torch.arange(len(images), dtype=torch.int32, device=images.device)
-        return operate(images, steps(op, magnitude, *images.shape[2:]), own)
-    if dense(images):
-        return _all_at_once(op, images, magnitude)
+        every_row = torch.arange(len(images), dtype=torch.int32, device=images.device)
+        return ops_kernel.apply_ops(images, op_parameters(op, magnitude, *images.shape[2:]), every_row)
+    if needs_static_shapes(images):
+        return _apply_ops_statically(op, images, magnitude)
     out = images.clone()
     for number in op.unique().tolist():
         index = (op == number).nonzero()[:, 0]
-        out[index] = _single(OPS[number], images[index], magnitude[index])
+        out[index] = _apply_op(OPS[number], images[index], magnitude[index])
     return out
 
 
-def _single(name: str, images: Tensor, magnitude: Tensor) -> Tensor:
+def _apply_op(name: str, images: Tensor, magnitude: Tensor) -> Tensor:
     if name in TABLES:
         return _look_up(TABLES[name](images, magnitude), images)
     if name in MATRICES:
@@ -66,8 +76,8 @@ def _single(name: str, images: Tensor, magnitude: Tensor) -> Tensor:
     return images
 
 
-def _all_at_once(op: Tensor, images: Tensor, magnitude: Tensor) -> Tensor:
-    """Fixed shapes and no branch on a value: it compiles, and the GPU never waits for the host."""
+def _apply_ops_statically(op: Tensor, images: Tensor, magnitude: Tensor) -> Tensor:
+    """Apply them with static shapes and no branch on a value, so that it compiles and never synchronises a GPU."""
     chosen = {name: op == number for number, name in enumerate(OPS)}
 
     table = _levels(images).to(torch.uint8).expand(len(images), images.shape[1], 256)
@@ -84,20 +94,20 @@ def _all_at_once(op: Tensor, images: Tensor, magnitude: Tensor) -> Tensor:
     return affine(out, _matrices(op, magnitude, *images.shape[2:]))
 
 
-def steps(op: Tensor, magnitude: Tensor, height: int, width: int) -> Tensor:
-    """What a kernel needs to know, float64 [B, 8]: the operation, its magnitude, and its map in fixed point."""
+def op_parameters(op: Tensor, magnitude: Tensor, height: int, width: int) -> Tensor:
+    """Return what a kernel needs, float64 [B, 8]: the operation, its magnitude, its affine map in fixed point."""
     return torch.cat([op[:, None], magnitude[:, None], fixed_point(_matrices(op, magnitude, height, width))], dim=1)
 
 
 def _matrices(op: Tensor, magnitude: Tensor, height: int, width: int) -> Tensor:
-    """float64 [B, 6]; the identity where the operation is none of MATRICES."""
+    """Return affine maps, float64 [B, 6]: the identity for operations that are not geometric."""
     matrix = torch.tensor([1.0, 0, 0, 0, 1, 0], dtype=torch.float64, device=op.device).expand(len(op), 6)
     for name, make_matrix in MATRICES.items():
         matrix = torch.where((op == OPS.index(name))[:, None], make_matrix(magnitude, height, width), matrix)
     return matrix
 
 
-# --- tables: uint8 [B, C, 256] -------------------------------------------------------------------------------------
+# --- lookup tables: uint8 [B, C, 256] --------------------------------------------------------------------------------
 
 
 def _levels(images: Tensor) -> Tensor:
@@ -138,12 +148,12 @@ def _contrast(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def _auto_contrast(images: Tensor, _: Tensor) -> Tensor:
-    value = images.int()  # compiled for a CPU, the smallest of many bytes comes out as 0 (pytorch issue 191499)
+    value = images.int()  # amin of uint8 compiled for a CPU returns 0 (pytorch issue 191499)
     low = value.amin(dim=(2, 3)).double()[:, :, None]
     high = value.amax(dim=(2, 3)).double()[:, :, None]
     level = _levels(images).double()
-    # In float64, by a true division (a number over a tensor multiplies by the reciprocal) and in this order: the
-    # truncation shows the last bit of the arithmetic.
+    # Truncation makes the last bit of the arithmetic visible. So: float64, this order, and tensor over tensor, since
+    # a Python number over a tensor multiplies by the reciprocal.
     scale = torch.full_like(high, 255).div((high - low).clamp(min=1))
     stretched = (level * scale + -low * scale).clamp(0, 255)
     return torch.where(high > low, stretched, level).to(torch.uint8)
@@ -154,11 +164,11 @@ def _equalize(images: Tensor, _: Tensor) -> Tensor:
     value = images.reshape(b, c, h * w).long()
     ones = torch.ones((), dtype=torch.int32, device=images.device).expand_as(value)
     histogram = torch.zeros(b, c, 256, dtype=torch.int32, device=images.device).scatter_add(2, value, ones)
-    of_brightest = histogram.gather(2, value.amax(dim=2, keepdim=True))
-    step = (h * w - of_brightest) // 255  # [B, C, 1]
+    brightest_count = histogram.gather(2, value.amax(dim=2, keepdim=True))
+    step = (h * w - brightest_count) // 255  # [B, C, 1]
     below = histogram.cumsum(dim=2) - histogram
-    flat = (step // 2 + below) // step.clamp(min=1)
-    return torch.where(step > 0, flat.clamp(max=255), _levels(images)).to(torch.uint8)
+    equalized = (step // 2 + below) // step.clamp(min=1)
+    return torch.where(step > 0, equalized.clamp(max=255), _levels(images)).to(torch.uint8)
 
 
 TABLES.update(
@@ -176,13 +186,13 @@ TABLES.update(
 
 
 def _blend(other: Tensor, images: Tensor, factor: Tensor) -> Tensor:
-    """other + factor·(images − other) in float32, cut to a byte: below 1 a mixture, above 1 an exaggeration."""
+    """Return other + factor · (images − other) in float32, clamped and truncated to uint8."""
     start = other.float()
     return (start + factor * (images.float() - start)).clamp(0, 255).to(torch.uint8)
 
 
 def _luma(images: Tensor) -> Tensor:
-    """Rec. 601 luma in 16-bit fixed point: int32 [B, 1, H, W]."""
+    """Return Rec. 601 luma, int32 [B, 1, H, W], from 16-bit fixed point."""
     red, green, blue = images.int().unbind(1)
     return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16)[:, None]
 
@@ -192,14 +202,14 @@ def _gray(images: Tensor) -> Tensor:
 
 
 def _smooth(images: Tensor) -> Tensor:
-    """The 3×3 mean with the centre counted five times; the outermost pixels stay."""
+    """Return the 3×3 mean with the centre counted five times; border pixels are unchanged."""
     if min(images.shape[2:]) < 3:
         return images
     value = images.int()
     rows = value[:, :, :-2] + value[:, :, 1:-1] + value[:, :, 2:]
     total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * value[:, :, 1:-1, 1:-1]
     out = images.clone()
-    out[:, :, 1:-1, 1:-1] = ((2 * total + 13) // 26).to(torch.uint8)  # total/13, rounded; a tie can't occur
+    out[:, :, 1:-1, 1:-1] = ((2 * total + 13) // 26).to(torch.uint8)  # total / 13 to the nearest: there are no ties
     return out
 
 
@@ -243,9 +253,3 @@ MATRICES.update(ShearX=_shear_x, ShearY=_shear_y, TranslateX=_translate_x, Trans
 
 OPS = ("Identity", *MATRICES, *TABLES, *BLENDS)
 WITHOUT_MAGNITUDE = frozenset({"Identity", "AutoContrast", "Equalize", "Invert"})
-
-
-def check_images(images: Tensor) -> None:
-    """uint8 images [B, 3, H, W]."""
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
-        raise AAGError(f"expected uint8 images [B, 3, H, W], got {images.dtype} {tuple(images.shape)}")

@@ -1,12 +1,13 @@
-"""AutoAugment's policies as data: 25 sub-policies of two (operation, probability, level) each, levels 0 to 9.
+"""AutoAugment's policies as data: 25 sub-policies of two operations (name, probability, level 0 to 9).
 
-From "AutoAugment: Learning Augmentation Policies from Data" (Cubuk et al., CVPR 2019), whose search found them
-for each set. CIFAR-100 uses CIFAR-10's.
+From "AutoAugment: Learning Augmentation Policies from Data" (Cubuk et al., CVPR 2019), which searched one for each
+data set. CIFAR-100 uses CIFAR-10's.
 """
 
-Step = tuple[str, float, int]
+PolicyOp = tuple[str, float, int]
+SubPolicy = tuple[PolicyOp, PolicyOp]
 
-POLICIES: dict[str, tuple[tuple[Step, Step], ...]] = {
+POLICIES: dict[str, tuple[SubPolicy, ...]] = {
     "cifar10": (
         (("Invert", 0.1, 7), ("Contrast", 0.2, 6)),
         (("Rotate", 0.7, 2), ("TranslateX", 0.3, 9)),

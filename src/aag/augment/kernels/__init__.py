@@ -1,5 +1,6 @@
-"""The augmentations as Triton kernels: one program for each image, in which its choices are real branches.
+"""Triton kernels of the augmentations: one program per image, so that its random choices are real branches.
 
-Draws are the torch code's, bit for bit, and so are the operations of AutoAugment and RandAugment; resized and
-recoloured pixels differ in the last bits of a float. `aag.kernels` says when they are used.
+Each kernel's `supports(augmentation)` says what it accepts; everything else runs the plain version. Draws and the
+operations of AutoAugment and RandAugment equal the plain version bit for bit; resized and recoloured pixels differ in
+the last bits of a float. `aag.kernels.enabled` says where kernels run.
 """

@@ -1,4 +1,4 @@
-"""Crops: geometry.resample and a padded shift, each image by its own draw."""
+"""Crops: geometry.resample and a padded shift, by the draws of each image."""
 
 # mypy: ignore-errors
 import torch
@@ -6,17 +6,40 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from aag.augment.auxiliary import FIRST_SLOT, AuxiliaryAugment
+from aag.augment.base import Augmentation
 from aag.augment.geometry import FILL
-from aag.augment.kernels.draws import COLUMNS
+from aag.augment.kernels.draws import COLUMNS, draw
+from aag.augment.kernels.support import is_unchanged
 from aag.kernels import launch
 
-TILE = 1024  # pixels at once
+TILE = 1024  # pixels per iteration
 GRAY = tl.constexpr(FILL)
+KNOWN_FIELDS = {AuxiliaryAugment: frozenset({"policy", "crop", "flip", "scale", "ratio", "pad"})}
+
+
+def supports(augmentation: Augmentation) -> bool:
+    """Whether `crop_batch` gives the augmentation's plain crops. Its policy may be any augmentation."""
+    return is_unchanged(augmentation, KNOWN_FIELDS)
+
+
+def crop_batch(augmentation: AuxiliaryAugment, images: Tensor, rng_key: Tensor) -> Tensor:
+    """Crop and flip uint8 images [B, 3, H, W] by an augmentation's settings, a resized or a padded crop."""
+    images = images.contiguous()
+    size = tuple(images.shape[2:])
+    probabilities = (augmentation.flip, 0.0, 0.0, 0.0)
+    draws = draw(rng_key, size, augmentation.scale, augmentation.ratio, probabilities, first_slot=FIRST_SLOT)
+    out, grid = torch.empty_like(images), (len(images),)
+    if augmentation.crop == "padded":
+        launch(crop_padded, grid, images, out, draws, *size, augmentation.pad, TILE=TILE, num_warps=8)
+    else:
+        launch(crop_resized, grid, images, out, draws, *size, TILE=TILE, num_warps=8, enable_fp_fusion=False)
+    return out
 
 
 @triton.jit
 def _weight(source, centre, reach, start, end):
-    """Of a source pixel, before the weights are made to sum to 1; none outside the box. A reach of 1 is None."""
+    """Weight of a source pixel before normalisation, 0 outside the box. Pass a reach of 1 as None."""
     middle = source.to(tl.float32) + 0.5
     distance = tl.abs(middle - centre)
     if reach is not None:
@@ -26,13 +49,13 @@ def _weight(source, centre, reach, start, end):
 
 
 @triton.jit
-def _inside(source, start, end):
+def _clamp_to_box(source, start, end):
     return tl.minimum(tl.maximum(source, start.to(tl.int32)), end.to(tl.int32) - 1)
 
 
 @triton.jit
-def cropped(image, draw, pixel, height, width, rows, columns, TWO: tl.constexpr):
-    """Three channels of output pixels, in the units of the image. TWO: no side shrinks, so two taps reach all."""
+def sample_crop(image, draw, pixel, height, width, rows, columns, TWO_TAPS: tl.constexpr):
+    """Return the three channels of output pixels. TWO_TAPS: no side shrinks, so two taps per axis are enough."""
     top, left = tl.load(draw), tl.load(draw + 1)
     box_h, box_w = tl.load(draw + 2), tl.load(draw + 3)
     y, x = pixel // columns, pixel % columns
@@ -45,16 +68,16 @@ def cropped(image, draw, pixel, height, width, rows, columns, TWO: tl.constexpr)
     first_x = tl.floor(centre_x - reach_x + 0.5).to(tl.int32)
     bottom, right = top + box_h, left + box_w
     green, blue = image + height * width, image + 2 * height * width
-    if TWO:
+    if TWO_TAPS:
         y0, y1 = _weight(first_y, centre_y, None, top, bottom), _weight(first_y + 1, centre_y, None, top, bottom)
         x0, x1 = _weight(first_x, centre_x, None, left, right), _weight(first_x + 1, centre_x, None, left, right)
         y0, y1 = tl.div_rn(y0, y0 + y1), tl.div_rn(y1, y0 + y1)
         x0, x1 = tl.div_rn(x0, x0 + x1), tl.div_rn(x1, x0 + x1)
-        up, down = _inside(first_y, top, bottom) * width, _inside(first_y + 1, top, bottom) * width
-        near, far = _inside(first_x, left, right), _inside(first_x + 1, left, right)
-        r = _mixture(image, up + near, down + near, up + far, down + far, y0, y1, x0, x1)
-        g = _mixture(green, up + near, down + near, up + far, down + far, y0, y1, x0, x1)
-        b = _mixture(blue, up + near, down + near, up + far, down + far, y0, y1, x0, x1)
+        up, down = _clamp_to_box(first_y, top, bottom) * width, _clamp_to_box(first_y + 1, top, bottom) * width
+        near, far = _clamp_to_box(first_x, left, right), _clamp_to_box(first_x + 1, left, right)
+        r = _bilinear(image, up + near, down + near, up + far, down + far, y0, y1, x0, x1)
+        g = _bilinear(green, up + near, down + near, up + far, down + far, y0, y1, x0, x1)
+        b = _bilinear(blue, up + near, down + near, up + far, down + far, y0, y1, x0, x1)
     else:
         taps_y, taps_x = (2 * reach_y).to(tl.int32) + 2, (2 * reach_x).to(tl.int32) + 2
         sum_y, sum_x = tl.zeros_like(centre_y), tl.zeros_like(centre_x)
@@ -64,23 +87,23 @@ def cropped(image, draw, pixel, height, width, rows, columns, TWO: tl.constexpr)
             sum_x += _weight(first_x + j, centre_x, reach_x, left, right)
         r, g, b = tl.zeros_like(centre_y), tl.zeros_like(centre_y), tl.zeros_like(centre_y)
         for j in range(taps_x):
-            column = _inside(first_x + j, left, right)
-            tall_r, tall_g, tall_b = tl.zeros_like(centre_y), tl.zeros_like(centre_y), tl.zeros_like(centre_y)
+            source_x = _clamp_to_box(first_x + j, left, right)
+            column_r, column_g, column_b = tl.zeros_like(centre_y), tl.zeros_like(centre_y), tl.zeros_like(centre_y)
             for i in range(taps_y):
                 weight = tl.div_rn(_weight(first_y + i, centre_y, reach_y, top, bottom), sum_y)
-                index = _inside(first_y + i, top, bottom) * width + column
-                tall_r += weight * tl.load(image + index).to(tl.float32)
-                tall_g += weight * tl.load(green + index).to(tl.float32)
-                tall_b += weight * tl.load(blue + index).to(tl.float32)
+                index = _clamp_to_box(first_y + i, top, bottom) * width + source_x
+                column_r += weight * tl.load(image + index).to(tl.float32)
+                column_g += weight * tl.load(green + index).to(tl.float32)
+                column_b += weight * tl.load(blue + index).to(tl.float32)
             weight = tl.div_rn(_weight(first_x + j, centre_x, reach_x, left, right), sum_x)
-            r += weight * tall_r
-            g += weight * tall_g
-            b += weight * tall_b
+            r += weight * column_r
+            g += weight * column_g
+            b += weight * column_b
     return r, g, b
 
 
 @triton.jit
-def _mixture(plane, up_near, down_near, up_far, down_far, y0, y1, x0, x1):
+def _bilinear(plane, up_near, down_near, up_far, down_far, y0, y1, x0, x1):
     near = y0 * tl.load(plane + up_near).to(tl.float32) + y1 * tl.load(plane + down_near).to(tl.float32)
     far = y0 * tl.load(plane + up_far).to(tl.float32) + y1 * tl.load(plane + down_far).to(tl.float32)
     return x0 * near + x1 * far
@@ -88,33 +111,33 @@ def _mixture(plane, up_near, down_near, up_far, down_far, y0, y1, x0, x1):
 
 @triton.jit
 def crop_resized(images, out, draws, height, width, TILE: tl.constexpr):
-    """Each image's crop at the image's size, bytes to bytes."""
+    """Crop each image to its box and resize it to the image's size, uint8 to uint8."""
     number = tl.program_id(0)
     draw = draws + number * COLUMNS
     size = height * width
     base = number.to(tl.int64) * 3 * size
     for start in range(0, size, TILE):
         pixel = start + tl.arange(0, TILE)
-        seen = tl.minimum(pixel, size - 1)
-        r, g, b = cropped(images + base, draw, seen, height, width, height, width, True)
+        valid_pixel = tl.minimum(pixel, size - 1)
+        r, g, b = sample_crop(images + base, draw, valid_pixel, height, width, height, width, True)
         r, g, b = tl.div_rn(r, 255.0), tl.div_rn(g, 255.0), tl.div_rn(b, 255.0)
-        store(out + base, pixel, size, r, g, b, pixel < size)
+        store_pixels(out + base, pixel, size, r, g, b, pixel < size)
 
 
 @triton.jit(do_not_specialize=["pad"])
 def crop_padded(images, out, draws, height, width, pad, TILE: tl.constexpr):
-    """Each image moved by up to `pad` pixels and flipped, bytes to bytes, gray where none was."""
+    """Shift each image by up to `pad` pixels and flip it, uint8 to uint8, gray outside the image."""
     number = tl.program_id(0)
     draw = draws + number * COLUMNS
     size = height * width
     base = number.to(tl.int64) * 3 * size
     right = (tl.load(draw + 14).to(tl.float64) * (2 * pad + 1)).to(tl.int32) - pad
     down = (tl.load(draw + 15).to(tl.float64) * (2 * pad + 1)).to(tl.int32) - pad
-    flipped = tl.load(draw + 4) > 0
+    flip = tl.load(draw + 4) > 0
     for start in range(0, size, TILE):
         pixel = start + tl.arange(0, TILE)
         x = pixel % width
-        x = tl.where(flipped, width - 1 - x, x) + right
+        x = tl.where(flip, width - 1 - x, x) + right
         y = pixel // width + down
         mask = pixel < size
         inside = mask & (x >= 0) & (x < width) & (y >= 0) & (y < height)
@@ -124,42 +147,21 @@ def crop_padded(images, out, draws, height, width, pad, TILE: tl.constexpr):
 
 
 @triton.jit
-def _byte(x):
-    """base.to_bytes: x in [0, 1], rounded half to even."""
+def _to_uint8(x):
+    """base.to_uint8 of x in [0, 1]: rounded half to even."""
     x = tl.minimum(tl.maximum(x * 255, 0.0), 255.0)
-    return (x + 12582912.0 - 12582912.0).to(tl.int32).to(tl.uint8)  # 1.5 · 2^23
+    return (x + 12582912.0 - 12582912.0).to(tl.int32).to(tl.uint8)  # adding 1.5 · 2^23 rounds
 
 
 @triton.jit
-def _cast(x, like):
-    if like.dtype.element_ty == tl.uint8:
-        x = _byte(x)
-    return x.to(like.dtype.element_ty)
+def _cast(x, pointer):
+    if pointer.dtype.element_ty == tl.uint8:
+        x = _to_uint8(x)
+    return x.to(pointer.dtype.element_ty)
 
 
 @triton.jit
-def store(out, pixel, size, red, green, blue, mask):
+def store_pixels(out, pixel, size, red, green, blue, mask):
     tl.store(out + pixel, _cast(red, out), mask=mask)
     tl.store(out + size + pixel, _cast(green, out), mask=mask)
     tl.store(out + 2 * size + pixel, _cast(blue, out), mask=mask)
-
-
-def crop(images: Tensor, draws: Tensor, pad: int | None) -> Tensor:
-    """uint8 images cropped to their boxes and resized to their own size; with `pad`, moved by up to so many pixels."""
-    images = images.contiguous()
-    out = torch.empty_like(images)
-    if pad is None:
-        launch(
-            crop_resized,
-            (len(images),),
-            images,
-            out,
-            draws,
-            *images.shape[2:],
-            TILE=TILE,
-            num_warps=8,
-            enable_fp_fusion=False,
-        )
-    else:
-        launch(crop_padded, (len(images),), images, out, draws, *images.shape[2:], pad, TILE=TILE, num_warps=8)
-    return out

@@ -1,4 +1,4 @@
-"""The operations of AutoAugment and RandAugment, each image its own: the pixels of `aag.augment.ops`, bit for bit."""
+"""The operations of AutoAugment and RandAugment, a different one per image: `aag.augment.ops`, bit for bit."""
 
 # mypy: ignore-errors
 import torch
@@ -10,10 +10,10 @@ from aag.augment.geometry import FILL
 from aag.augment.ops import MATRICES, OPS
 from aag.kernels import launch
 
-TILE = 1024  # pixels at once
+TILE = 1024  # pixels per iteration
 GRAY = tl.constexpr(FILL)
-FIRST_MOVE = tl.constexpr(min(map(OPS.index, MATRICES)))
-LAST_MOVE = tl.constexpr(max(map(OPS.index, MATRICES)))
+FIRST_AFFINE = tl.constexpr(min(map(OPS.index, MATRICES)))
+LAST_AFFINE = tl.constexpr(max(map(OPS.index, MATRICES)))
 BRIGHTNESS = tl.constexpr(OPS.index("Brightness"))
 CONTRAST = tl.constexpr(OPS.index("Contrast"))
 POSTERIZE = tl.constexpr(OPS.index("Posterize"))
@@ -25,27 +25,27 @@ COLOR = tl.constexpr(OPS.index("Color"))
 SHARPNESS = tl.constexpr(OPS.index("Sharpness"))
 
 
-@triton.jit(do_not_specialize=["index"])
-def operate_each(images, out, steps, index, height, width, TILE: tl.constexpr):
-    """The step `index` [B] of `steps` [·, 8] (see `ops.steps`) for each image."""
+@triton.jit(do_not_specialize=["row"])
+def apply_ops_kernel(images, out, parameters, row, height, width, TILE: tl.constexpr):
+    """Apply operation `row` [B] of `parameters` [·, 8] (see `ops.op_parameters`) to each image."""
     number = tl.program_id(0)
-    step = steps + tl.load(index + number) * 8
-    op = tl.load(step).to(tl.int32)
-    magnitude = tl.load(step + 1)
+    op_row = parameters + tl.load(row + number) * 8
+    op = tl.load(op_row).to(tl.int32)
+    magnitude = tl.load(op_row + 1)
     base = number.to(tl.int64) * 3 * (height * width)
-    if (op >= FIRST_MOVE) & (op <= LAST_MOVE):
-        _move(images + base, out + base, step, height, width, TILE)
+    if (op >= FIRST_AFFINE) & (op <= LAST_AFFINE):
+        _affine(images + base, out + base, op_row, height, width, TILE)
     elif (op == AUTO_CONTRAST) | (op == EQUALIZE):
-        _stretch(images + base, out + base, op, height * width, TILE)
+        _use_histogram(images + base, out + base, op, height * width, TILE)
     else:
-        _recolour(images + base, out + base, op, magnitude, height, width, TILE)
+        _change_levels(images + base, out + base, op, magnitude, height, width, TILE)
 
 
 @triton.jit
-def _move(image, out, step, height, width, TILE: tl.constexpr):
-    """geometry.affine: 16.16 fixed point, in 64 bits."""
-    a, b, c = tl.load(step + 2).to(tl.int64), tl.load(step + 3).to(tl.int64), tl.load(step + 4).to(tl.int64)
-    d, e, f = tl.load(step + 5).to(tl.int64), tl.load(step + 6).to(tl.int64), tl.load(step + 7).to(tl.int64)
+def _affine(image, out, op_row, height, width, TILE: tl.constexpr):
+    """geometry.affine, in 64-bit integers."""
+    a, b, c = tl.load(op_row + 2).to(tl.int64), tl.load(op_row + 3).to(tl.int64), tl.load(op_row + 4).to(tl.int64)
+    d, e, f = tl.load(op_row + 5).to(tl.int64), tl.load(op_row + 6).to(tl.int64), tl.load(op_row + 7).to(tl.int64)
     size = height * width
     for start in range(0, size, TILE):
         pixel = start + tl.arange(0, TILE)
@@ -61,8 +61,8 @@ def _move(image, out, step, height, width, TILE: tl.constexpr):
 
 
 @triton.jit
-def _stretch(image, out, op, size, TILE: tl.constexpr):
-    """AutoContrast and Equalize: a table of 256 for each channel, from its histogram."""
+def _use_histogram(image, out, op, size, TILE: tl.constexpr):
+    """AutoContrast and Equalize: a lookup table per channel, from its histogram."""
     level = tl.arange(0, 256)
     for channel in range(3):
         plane = image + channel * size
@@ -92,8 +92,8 @@ def _stretch(image, out, op, size, TILE: tl.constexpr):
 
 
 @triton.jit
-def _recolour(image, out, op, magnitude, height, width, TILE: tl.constexpr):
-    """The operations that need a pixel, its neighbours and, for Contrast, the mean luma. Nothing, for Identity."""
+def _change_levels(image, out, op, magnitude, height, width, TILE: tl.constexpr):
+    """The operations on a pixel, its neighbours or the mean luma, and Identity."""
     size = height * width
     mean = 0
     if op == CONTRAST:
@@ -104,7 +104,7 @@ def _recolour(image, out, op, magnitude, height, width, TILE: tl.constexpr):
         mean = tl.sum((2 * total + size) // (2 * tl.cast(size, tl.int64))).to(tl.int32)
     factor = magnitude.to(tl.float32)
     blended = (op == BRIGHTNESS) | (op == CONTRAST) | (op == COLOR) | (op == SHARPNESS)
-    # Values of `limit` and more are inverted: none, all of them, or those that Solarize names.
+    # Invert levels of at least `limit`: Solarize's threshold, all (Invert) or none.
     limit = tl.minimum(tl.maximum(tl.ceil(magnitude), 0.0), 256.0).to(tl.int32)
     limit = tl.where(op == SOLARIZE, limit, tl.where(op == INVERT, 0, 256))
     bits = tl.minimum(tl.maximum(magnitude, 0.0), 8.0).to(tl.int32)
@@ -132,7 +132,7 @@ def _recolour(image, out, op, magnitude, height, width, TILE: tl.constexpr):
 
 @triton.jit
 def _luma(image, pixel, size, mask):
-    """ops._luma, 0 beyond the image."""
+    """ops._luma, 0 outside the image."""
     red = tl.load(image + pixel, mask=mask, other=0).to(tl.int32)
     green = tl.load(image + size + pixel, mask=mask, other=0).to(tl.int32)
     blue = tl.load(image + 2 * size + pixel, mask=mask, other=0).to(tl.int32)
@@ -141,7 +141,7 @@ def _luma(image, pixel, size, mask):
 
 @triton.jit
 def _smooth(plane, pixel, value, height, width):
-    """ops._smooth: the 3×3 mean with the centre counted five times; the outermost pixels as they are."""
+    """ops._smooth: the 3×3 mean with the centre counted five times; border pixels are unchanged."""
     y, x = pixel // width, pixel % width
     inner = (y > 0) & (y < height - 1) & (x > 0) & (x < width - 1)
     total = 4 * value
@@ -151,20 +151,12 @@ def _smooth(plane, pixel, value, height, width):
     return tl.where(inner, (2 * total + 13) // 26, value)
 
 
-def operate(images: Tensor, steps: Tensor, index: Tensor) -> Tensor:
-    """To each of the uint8 images its own step: `index` int32 or int64 [B] into `steps` float64 [·, 8]."""
+def apply_ops(images: Tensor, parameters: Tensor, row: Tensor) -> Tensor:
+    """Apply to each uint8 image the operation in its row, int32 [B], of `parameters` float64 [·, 8]."""
     images = images.contiguous()
     out = torch.empty_like(images)
     launch(
-        operate_each,
-        (len(images),),
-        images,
-        out,
-        steps,
-        index,
-        *images.shape[2:],
-        TILE=TILE,
-        num_warps=8,
-        enable_fp_fusion=False,
-    )
+        apply_ops_kernel, (len(images),), images, out, parameters, row, *images.shape[2:],
+        TILE=TILE, num_warps=8, enable_fp_fusion=False,
+    )  # fmt: skip
     return out

@@ -1,0 +1,47 @@
+"""Split a CPU batch over threads: each augments its own images with single-threaded operations.
+
+PyTorch's own threads synchronise after every operation. The basic augmentation is about a hundred operations on one
+or two megabytes, so many cores would mostly wait, above all where another process occupies one of them. The draws are
+per image, so the split batch is the whole batch, bit for bit.
+
+Policies do not use this: they run each operation on the few images that drew it, and in parts these are so few that
+Python's lock makes two threads a third slower than one.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from threading import Barrier
+
+import torch
+from torch import Tensor
+
+MIN_IMAGES, MAX_IMAGES = 32, 256  # per part: enough to be worth a call, few enough for a core's cache
+
+
+def split_over_threads(augment: Callable[[Tensor, Tensor], Tensor], images: Tensor, rng_key: Tensor) -> Tensor:
+    """Return `augment(images, rng_key)`, computed in parts by torch.get_num_threads() threads on a CPU."""
+    if images.device.type != "cpu" or torch.compiler.is_compiling():
+        return augment(images, rng_key)
+    threads, n = torch.get_num_threads(), len(images)
+    if threads == 1 or n < 2 * MIN_IMAGES:
+        return augment(images, rng_key)
+    size = min(MAX_IMAGES, max(MIN_IMAGES, -(-n // threads)))
+    return torch.cat(list(_pool(threads, os.getpid()).map(augment, images.split(size), rng_key.split(size))))
+
+
+@lru_cache(maxsize=1)
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """Start threads whose operations are single-threaded. A forked process needs its own: fork copies no threads."""
+    started = Barrier(threads)
+
+    def use_one_thread() -> None:
+        torch.get_num_threads()  # the first call in a thread resets its number, so it must come before the next line
+        torch.set_num_threads(1)
+        started.wait()
+
+    pool = ThreadPoolExecutor(threads, "augment", use_one_thread)
+    list(pool.map(lambda _: None, range(threads)))
+    torch.set_num_threads(threads)  # libraries without per-thread settings took over the 1
+    return pool
