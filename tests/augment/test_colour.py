@@ -58,25 +58,11 @@ def test_grayscale_agrees_with_torchvisions(images):
 
 @pytest.mark.parametrize("kernel", [1, 3, 5, 9])
 def test_blur_agrees_with_torchvisions(images, kernel):
-    sigma = torch.linspace(0.1, 2, 96)
+    images, sigma = images[..., :23], torch.linspace(0.1, 2, 96)
     theirs = [
         tvf.gaussian_blur(image, [kernel, kernel], [s, s]) for image, s in zip(images, sigma.tolist(), strict=True)
     ]
     torch.testing.assert_close(colour.blur(images, sigma, kernel), torch.stack(theirs), rtol=0, atol=TOLERANCE)
-
-
-def test_blur_agrees_with_torchvisions_when_not_square(images):
-    oblong = images[:8, :, :9, :23]
-    theirs = tvf.gaussian_blur(oblong, [3, 3], [1.3, 1.3])
-    torch.testing.assert_close(colour.blur(oblong, torch.full((8,), 1.3)), theirs, rtol=0, atol=TOLERANCE)
-
-
-def test_a_full_turn_of_the_hue_is_the_identity(images):
-    torch.testing.assert_close(colour.hue(images, torch.ones(96)), images, rtol=0, atol=1e-5)
-
-
-def test_a_third_of_a_turn_rotates_the_channels(images):
-    torch.testing.assert_close(colour.hue(images, torch.full((96,), 1 / 3)), images.roll(1, dims=1), rtol=0, atol=1e-5)
 
 
 def test_jitter_uses_each_images_order(images):
@@ -91,13 +77,6 @@ def test_jitter_uses_each_images_order(images):
         for number in colour.ORDERS[order[i]]:
             theirs[i] = list(THEIRS.values())[number](theirs[i], strength[i, number].item())
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)  # an exaggeration follows hue's rounding
-
-
-def test_the_order_of_the_jitter_matters(images):
-    strength = torch.tensor([1.4, 0.6, 1.4, 0.1]).expand(24, 4)
-    same = images[:1].expand(24, -1, -1, -1)
-    views = colour.jitter(same, torch.ones(24).bool(), torch.arange(24), strength)
-    assert views.round(decimals=3).unique(dim=0).shape[0] > 12
 
 
 def test_jitter_leaves_other_images_unchanged(images):

@@ -17,10 +17,6 @@ from aag.augment.geometry import affine, fixed_point
 from aag.augment.masking import needs_static_shapes
 from aag.errors import AAGError
 
-TABLES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
-MATRICES: dict[str, Callable[[Tensor, int, int], Tensor]] = {}
-BLENDS: dict[str, Callable[[Tensor], Tensor]] = {}
-
 
 def apply_op(name: str, images: Tensor, magnitude: float | Tensor | None = None) -> Tensor:
     """Apply one operation to uint8 images [B, 3, H, W], or to a single image [3, H, W].
@@ -171,15 +167,10 @@ def _equalize(images: Tensor, _: Tensor) -> Tensor:
     return torch.where(step > 0, equalized.clamp(max=255), _levels(images)).to(torch.uint8)
 
 
-TABLES.update(
-    Brightness=_brightness,
-    Contrast=_contrast,
-    Posterize=_posterize,
-    Solarize=_solarize,
-    AutoContrast=_auto_contrast,
-    Equalize=_equalize,
-    Invert=_invert,
-)
+TABLES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "Brightness": _brightness, "Contrast": _contrast, "Posterize": _posterize, "Solarize": _solarize,
+    "AutoContrast": _auto_contrast, "Equalize": _equalize, "Invert": _invert,
+}  # fmt: skip
 
 
 # --- blends with another image: uint8 [B, C, H, W] ------------------------------------------------------------------
@@ -213,7 +204,7 @@ def _smooth(images: Tensor) -> Tensor:
     return out
 
 
-BLENDS.update(Color=_gray, Sharpness=_smooth)
+BLENDS: dict[str, Callable[[Tensor], Tensor]] = {"Color": _gray, "Sharpness": _smooth}
 
 
 # --- affine maps: float64 [B, 6] -------------------------------------------------------------------------------------
@@ -225,22 +216,6 @@ def _rows(magnitude: Tensor, *entries: float | Tensor) -> Tensor:
     )
 
 
-def _shear_x(slope: Tensor, height: int, width: int) -> Tensor:
-    return _rows(slope, 1, slope, 0, 0, 1, 0)
-
-
-def _shear_y(slope: Tensor, height: int, width: int) -> Tensor:
-    return _rows(slope, 1, 0, 0, slope, 1, 0)
-
-
-def _translate_x(pixels: Tensor, height: int, width: int) -> Tensor:
-    return _rows(pixels, 1, 0, torch.floor(pixels + 0.5), 0, 1, 0)
-
-
-def _translate_y(pixels: Tensor, height: int, width: int) -> Tensor:
-    return _rows(pixels, 1, 0, 0, 0, 1, torch.floor(pixels + 0.5))
-
-
 def _rotate(degrees: Tensor, height: int, width: int) -> Tensor:
     angle = -torch.remainder(degrees, 360) * (math.pi / 180)
     # 15 decimals, so that a quarter turn has a cosine of exactly 0
@@ -249,7 +224,13 @@ def _rotate(degrees: Tensor, height: int, width: int) -> Tensor:
     return _rows(degrees, cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y)
 
 
-MATRICES.update(ShearX=_shear_x, ShearY=_shear_y, TranslateX=_translate_x, TranslateY=_translate_y, Rotate=_rotate)
+MATRICES: dict[str, Callable[[Tensor, int, int], Tensor]] = {
+    "ShearX": lambda slope, height, width: _rows(slope, 1, slope, 0, 0, 1, 0),
+    "ShearY": lambda slope, height, width: _rows(slope, 1, 0, 0, slope, 1, 0),
+    "TranslateX": lambda pixels, height, width: _rows(pixels, 1, 0, torch.floor(pixels + 0.5), 0, 1, 0),
+    "TranslateY": lambda pixels, height, width: _rows(pixels, 1, 0, 0, 0, 1, torch.floor(pixels + 0.5)),
+    "Rotate": _rotate,
+}
 
 OPS = ("Identity", *MATRICES, *TABLES, *BLENDS)
 WITHOUT_MAGNITUDE = frozenset({"Identity", "AutoContrast", "Equalize", "Invert"})
