@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aag import AAGError, cluster
-from aag.cluster import kmeans, mutual_information, nearest, whiten
+from aag.cluster import kmeans, mutual_information, nearest_centroids, whiten
 
 
 def points(seed, n, d, dtype=torch.float64):
@@ -28,7 +28,7 @@ def whitened_before_normalising(x, dims):
     return u[:, :dims] * math.sqrt(len(x))
 
 
-def test_whitening_is_that_of_the_singular_value_decomposition():
+def test_whitening_agrees_with_the_singular_value_decomposition():
     x = points(0, 50, 7) @ points(1, 7, 7) + 3
     expected = torch.nn.functional.normalize(whitened_before_normalising(x, 5), dim=1)
     result = whiten(x, 5)
@@ -40,24 +40,24 @@ def test_whitened_features_are_uncorrelated_and_of_one_variance():
     x = points(0, 400, 6) * torch.tensor([1000.0, 100, 10, 1, 0.1, 0.01]).double()
     white = whitened_before_normalising(x, 6)
     assert torch.allclose(white.T @ white / 400, torch.eye(6).double(), atol=1e-9)
-    # The rows' lengths are lost by then, so their correlations hold but roughly.
+    # Normalising the rows changes the correlations a little.
     result = whiten(x) * math.sqrt(6)
     assert torch.allclose(result.T @ result / 400, torch.eye(6).double(), atol=0.15)
 
 
 @pytest.mark.parametrize(("n", "size", "dims", "expected"), [(50, 10, 4, 4), (50, 10, 256, 10), (6, 10, 256, 5)])
-def test_as_many_dimensions_as_there_can_be(n, size, dims, expected):
+def test_the_number_of_dimensions_is_limited_by_the_data(n, size, dims, expected):
     result = whiten(points(0, n, size, torch.float32), dims)
     assert result.shape == (n, expected)
     assert torch.allclose(result.norm(dim=1), torch.ones(n))
 
 
-def test_dead_and_doubled_features_add_nothing():
+def test_dead_and_duplicate_features_add_nothing():
     x = points(0, 60, 4, torch.float32)
     more = torch.cat([x, x[:, :2], torch.full((60, 3), 7.0)], dim=1)
     result = whiten(more)
     assert (result[:, 4:] == 0).all()
-    # Doubled features turn and stretch the space, which whitening takes back: the angles between images are the same.
+    # Duplicates rotate and stretch the space, which whitening undoes: the angles between images stay the same.
     assert torch.allclose(result @ result.T, whiten(x) @ whiten(x).T, atol=1e-4)
     assert (whiten(torch.ones(5, 3)) == 0).all()
 
@@ -78,7 +78,7 @@ def test_one_row_cannot_be_whitened():
 @given(seed=st.integers(0, 999), n=st.integers(1, 40), d=st.integers(1, 5), k=st.integers(1, 9))
 def test_nearest_is_the_closest_of_all_distances(seed, n, d, k):
     x, centroids = points(seed, n, d), points(seed + 1, k, d)
-    labels = nearest(x, centroids)
+    labels = nearest_centroids(x, centroids)
     for row, label in zip(x, labels, strict=True):
         distances = [(row - centroid).norm().item() for centroid in centroids]
         assert distances[label] == pytest.approx(min(distances), abs=1e-12)
@@ -101,7 +101,7 @@ def test_kmeans_is_lloyds_loop_from_rows_of_x():
     assert len(start.unique(dim=0)) == 4
     labels, centroids = kmeans(x, 4, iterations=6, seed=5)
     assert torch.allclose(centroids, lloyd(x, start, 6))
-    assert torch.equal(labels, nearest(x, centroids))
+    assert torch.equal(labels, nearest_centroids(x, centroids))
 
 
 def test_kmeans_by_blocks_is_the_same(monkeypatch):
@@ -112,7 +112,7 @@ def test_kmeans_by_blocks_is_the_same(monkeypatch):
     assert torch.allclose(kmeans(x, 7)[1], centroids)
 
 
-def test_the_draw_is_counted_by_seed_and_epoch():
+def test_the_start_depends_on_seed_and_epoch():
     x = points(0, 60, 4)
     assert torch.equal(kmeans(x, 8, seed=1, epoch=2)[0], kmeans(x, 8, seed=1, epoch=2)[0])
     starts = [kmeans(x, 8, iterations=0, seed=s, epoch=e)[1] for s, e in ((1, 2), (1, 3), (2, 2))]
@@ -128,21 +128,21 @@ def test_no_cluster_spans_far_groups(seed):
     assert len((group * 15 + labels).unique()) == len(labels.unique()) == 15
 
 
-def test_an_empty_cluster_gets_a_share_of_a_large_one():
+def test_an_empty_cluster_takes_part_of_a_large_one():
     """One centroid far from all points: its cluster is empty at first, and not at the end."""
     x = points(0, 200, 3) + 5
     signs = torch.tensor([[1, -1, 1]]).repeat(4, 1)
     centroids = torch.cat([x[:3], x.new_full((1, 3), 100.0)])
-    sums, counts = cluster._sums(x, nearest(x, centroids), 4)
+    sums, counts = cluster._cluster_sums(x, nearest_centroids(x, centroids), 4)
     assert counts[3] == 0
     means = sums / counts.clamp_min(1)[:, None]
-    split = cluster._split(means, counts, signs)
+    split = cluster._refill_empty(means, counts, signs)
     donor = counts.argmax()
     moved = (split != means).any(dim=1)
     assert moved.sum() == 2
     assert moved[3]
     assert torch.allclose((split[3] + split[moved.nonzero()[0, 0]]) / 2, means[moved.nonzero()[0, 0]])
-    assert (cluster._sums(x, nearest(x, split), 4)[1] > 0).all()
+    assert (cluster._cluster_sums(x, nearest_centroids(x, split), 4)[1] > 0).all()
     assert counts[donor] > 1
 
 
@@ -150,22 +150,13 @@ def test_only_clusters_of_several_points_are_split_and_the_larger_ones_more_ofte
     counts = torch.tensor([1.0, 0, 31, 0, 0, 1, 11, 0])
     centroids = torch.arange(1.0, 9)[:, None].repeat(1, 6)
     signs = torch.where(points(0, 8, 6) > 0, 1, -1)
-    split = cluster._split(centroids, counts, signs).mean(dim=1).round().long()
-    assert split.tolist() == [
-        1,
-        3,
-        3,
-        3,
-        3,
-        6,
-        7,
-        7,
-    ]  # 30 : 10 to spare, so three empty clusters go to one, one to the other
-    nothing = cluster._split(centroids, torch.ones(8), signs)
+    split = cluster._refill_empty(centroids, counts, signs).mean(dim=1).round().long()
+    assert split.tolist() == [1, 3, 3, 3, 3, 6, 7, 7]  # 30 : 10 to spare: three copy the larger one, one the other
+    nothing = cluster._refill_empty(centroids, torch.ones(8), signs)
     assert torch.equal(nothing, centroids)
 
 
-def test_more_clusters_than_different_points_leave_some_empty_and_break_nothing():
+def test_more_clusters_than_different_points_leave_some_empty():
     x = torch.ones(20, 4)
     labels, centroids = kmeans(x, 6)
     assert torch.isfinite(centroids).all()
@@ -181,7 +172,7 @@ def test_kmeans_refuses_more_clusters_than_points(k):
         kmeans(points(0, 10, 2), k)
 
 
-def information_by_loop(a, b):
+def slow_mutual_information(a, b):
     """2 I(A; B) / (H(A) + H(B)), from shares counted one by one."""
     n = len(a)
     pairs = list(zip(a, b, strict=True))
@@ -194,18 +185,18 @@ def information_by_loop(a, b):
     return 2 * information / sum(entropies)
 
 
-def test_mutual_information_is_its_formula():
+def test_mutual_information_equals_its_formula():
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randint(9, (200,), generator=generator) for _ in range(2))
     for x, y in ((a, b), (a, a), (a, (a + 4) % 9), (a, a // 3), (a, torch.zeros_like(a))):
-        expected = information_by_loop(x.tolist(), y.tolist())
+        expected = slow_mutual_information(x.tolist(), y.tolist())
         assert mutual_information(x, y).item() == pytest.approx(expected, abs=1e-12)
     assert mutual_information(a, (a + 4) % 9).item() == pytest.approx(1)
     assert mutual_information(a * 0, a * 0) == 1
 
 
 @pytest.mark.gpu
-def test_a_gpu_clusters_cifar_in_no_time_and_twice_alike():
+def test_a_gpu_clusters_cifar_fast_and_reproducibly():
     import time
 
     x = whiten(points(0, 50_000, 512, torch.float32).cuda())

@@ -1,14 +1,30 @@
-"""Each loss against a loop over its formula in float64: Algorithm 1, and those of the rivals."""
+"""Each loss against a loop over its formula in float64: Algorithm 1, and other methods' losses."""
 
 import math
+import re
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aag import AAGError
-from aag.losses import components, dcl, dclw, gnt_xent, isif, isif_of, mean_cosines, nt_xent, queue_xent, simclr
+from aag.losses import (
+    Similarities,
+    components,
+    components_from_similarities,
+    dcl,
+    dclw,
+    gnt_xent,
+    isif,
+    isif_from_similarities,
+    mean_cosines,
+    nt_xent,
+    queue_xent,
+    simclr,
+    similarities,
+)
 
 
 def algorithm_1(x, y, z, tau, keep_positive):
@@ -80,11 +96,9 @@ def test_gradients_by_finite_differences_reach_every_operand(loss, views):
 @pytest.mark.parametrize("keep_positive", [False, True])
 def test_pull_and_push_are_the_gradients_on_the_similarities(keep_positive):
     """Against autograd on the similarities of Algorithm 1, each a free variable."""
-    from aag.losses import Similarities, components_of, similarities
-
     x, y, z = embeddings(5, 6, 8)
     s = Similarities(*(v.clone().requires_grad_() for v in similarities(x, y, z, temperature=0.1)))
-    parts = components_of(s, keep_positive)
+    parts = components_from_similarities(s, keep_positive)
     core, zx, _ = parts
     on_xy, on_xx, on_yy = torch.autograd.grad(core.loss.sum(), [s.xy, s.xx, s.yy], retain_graph=True)
     assert torch.allclose(on_xy.diagonal(), core.pull)
@@ -95,7 +109,7 @@ def test_pull_and_push_are_the_gradients_on_the_similarities(keep_positive):
     assert torch.allclose(on_zx.sum() - on_zx.diagonal().sum(), -zx.pull.sum())
 
 
-def test_the_pull_of_gnt_xent_is_constant_and_that_of_nt_xent_fades():
+def test_the_pull_of_gnt_xent_is_constant_and_that_of_nt_xent_vanishes():
     x = torch.eye(8)
     close = [part.pull for part in components(x, x, x, keep_positive=True)]
     assert all(pull.abs().max() < 0.01 for pull in close)
@@ -114,28 +128,51 @@ def test_half_precision_inputs_do_not_overflow():
         assert torch.equal(gnt_xent(x, x, x), same)
 
 
-def test_scale_of_the_embeddings_does_not_matter():
+def test_the_scale_of_embeddings_has_no_effect():
     x, y, z = embeddings(1, 6, 5)
     assert torch.allclose(gnt_xent(x, y, z), gnt_xent(7 * x, 0.1 * y, 3 * z))
 
 
-def test_bad_input_is_named():
+def test_bad_shapes_are_refused():
     with pytest.raises(AAGError, match="at least two"):
         gnt_xent(torch.ones(1, 4), torch.ones(1, 4))
     with pytest.raises(AAGError, match=r"\(3, 4\), \(2, 4\)"):
         gnt_xent(torch.ones(3, 4), torch.ones(2, 4))
-    with pytest.raises(AAGError, match="positive"):
-        gnt_xent(torch.ones(3, 4), torch.ones(3, 4), temperature=0)
 
 
-# --- the rivals' ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("temperature", [0, -1, 1e-30, 1e30, math.inf, math.nan])
+def test_a_temperature_out_of_range_is_refused(temperature):
+    x = torch.ones(3, 4)
+    for loss in (gnt_xent, nt_xent, *TWO_VIEWS):
+        with pytest.raises(AAGError, match=rf"between 0.001 and 1000 .*, not {re.escape(str(temperature))}$"):
+            loss(x, x, temperature=temperature)
+    with pytest.raises(AAGError, match="temperature must be between"):
+        queue_xent(x, x, x, temperature=temperature)
+
+
+@pytest.mark.parametrize(
+    ("x", "kind"), [(np.ones((3, 4)), "ndarray"), (torch.ones(3, 4).long(), "torch.int64"), ([[1.0, 2.0]] * 3, "list")]
+)
+def test_arrays_and_whole_numbers_are_refused(x, kind):
+    good = torch.ones(3, 4)
+    for loss in (gnt_xent, nt_xent, *TWO_VIEWS):
+        for views in ((x, x), (good, x), (x, good)):
+            with pytest.raises(AAGError, match=rf"takes float tensors \[n, d\], not {kind}"):
+                loss(*views)
+    for views in ((good, good, x), (x, good, good)):
+        for loss in (gnt_xent, queue_xent):
+            with pytest.raises(AAGError, match="takes float tensors"):
+                loss(*views)
+
+
+# --- other methods' losses --------------------------------------------------------------------------------------------
 
 
 def cosine(v, w):
     return torch.dot(v, w) / (v.norm() * w.norm())
 
 
-def anchor_by_anchor(x, y, tau, keep_positive, sigma=None):
+def anchor_losses(x, y, tau, keep_positive, sigma=None):
     """SimCLR's NT-Xent, DCL (without the positive) and DCLW (with sigma), one log at a time, to be differentiated."""
     n, views = len(x), [*x, *y]
     with torch.no_grad():
@@ -165,7 +202,7 @@ def recognition(x, y, tau):
     return -total / (2 * n)
 
 
-def among_keys(query, key, queue, tau, keep_positive):
+def infonce(query, key, queue, tau, keep_positive):
     """InfoNCE, one query at a time, to be differentiated."""
     total = 0.0
     for q, k in zip(query, key, strict=True):
@@ -176,9 +213,9 @@ def among_keys(query, key, queue, tau, keep_positive):
 
 
 TWO_VIEWS = {
-    simclr: lambda x, y, tau: anchor_by_anchor(x, y, tau, True),
-    dcl: lambda x, y, tau: anchor_by_anchor(x, y, tau, False),
-    dclw: lambda x, y, tau: anchor_by_anchor(x, y, tau, False, sigma=0.5),
+    simclr: lambda x, y, tau: anchor_losses(x, y, tau, True),
+    dcl: lambda x, y, tau: anchor_losses(x, y, tau, False),
+    dclw: lambda x, y, tau: anchor_losses(x, y, tau, False, sigma=0.5),
     isif: recognition,
 }
 
@@ -192,7 +229,7 @@ def assert_same_with_gradients(found, expected, inputs):
 @pytest.mark.parametrize("loss", TWO_VIEWS)
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000), n=st.integers(2, 5), d=st.integers(2, 6), tau=st.floats(0.1, 2.0))
-def test_losses_of_two_views_equal_their_loops_and_so_do_the_gradients(loss, seed, n, d, tau):
+def test_losses_of_two_views_and_their_gradients_equal_the_loops(loss, seed, n, d, tau):
     x, y = (v.requires_grad_() for v in embeddings(seed, n, d, 2))
     assert_same_with_gradients(loss(x, y, temperature=tau), TWO_VIEWS[loss](x, y, tau), [x, y])
 
@@ -201,10 +238,10 @@ def test_losses_of_two_views_equal_their_loops_and_so_do_the_gradients(loss, see
 @given(
     seed=st.integers(0, 10_000), n=st.integers(1, 5), k=st.integers(1, 7), tau=st.floats(0.1, 2.0), keep=st.booleans()
 )
-def test_a_queue_s_loss_equals_its_loop_and_so_do_the_gradients(seed, n, k, tau, keep):
+def test_the_queue_loss_and_its_gradients_equal_the_loop(seed, n, k, tau, keep):
     query, key, queue = (v[:rows].requires_grad_() for v, rows in zip(embeddings(seed, 7, 4), (n, n, k), strict=True))
     found = queue_xent(query, key, queue, temperature=tau, keep_positive=keep)
-    assert_same_with_gradients(found, among_keys(query, key, queue, tau, keep), [query, key, queue])
+    assert_same_with_gradients(found, infonce(query, key, queue, tau, keep), [query, key, queue])
 
 
 @pytest.mark.parametrize("loss", [simclr, dcl])
@@ -221,7 +258,7 @@ def test_with_equal_denominators_gnt_xent_is_dcl_and_the_log_of_2():
 
 
 @pytest.mark.parametrize("n", [2, 16, 128])
-def test_values_when_the_rivals_embeddings_are_all_equal(n):
+def test_values_of_other_losses_when_all_embeddings_are_equal(n):
     x = torch.ones(n, 8)
     assert simclr(x, x).item() == pytest.approx(math.log(2 * n - 1), rel=1e-5)
     assert dcl(x, x).item() == pytest.approx(math.log(2 * n - 2), rel=1e-5)
@@ -232,7 +269,7 @@ def test_values_when_the_rivals_embeddings_are_all_equal(n):
     assert queue_xent(x, x, x, keep_positive=False).item() == pytest.approx(math.log(n), rel=1e-5)
 
 
-def test_dclw_weighs_the_distant_pair_more_and_not_by_a_gradient_of_its_own():
+def test_dclw_weighs_the_distant_pair_more_without_a_gradient():
     x = torch.eye(4, dtype=torch.float64)[:2]
     y = torch.stack([x[0], torch.tensor([0, 0.6, 0.8, 0], dtype=torch.float64)])  # cosines 1 and 0.6
     close, apart = math.exp(1 / 0.5), math.exp(0.6 / 0.5)
@@ -242,7 +279,7 @@ def test_dclw_weighs_the_distant_pair_more_and_not_by_a_gradient_of_its_own():
     torch.testing.assert_close(dclw(x, y), dcl(x, y) + ((1 - weights) * cosines / 0.1).mean())
 
 
-def test_isif_is_finite_where_another_image_is_recognised_for_certain():
+def test_isif_is_finite_where_a_wrong_image_has_probability_1():
     """Two images swapped: P(b|a) of the wrong one is 1 − 10⁻¹⁷, and 1 − P has no digits in float32."""
     x = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], requires_grad=True)
     y = -x.detach()
@@ -254,7 +291,7 @@ def test_isif_is_finite_where_another_image_is_recognised_for_certain():
 
 
 @pytest.mark.parametrize("loss", TWO_VIEWS)
-def test_the_rivals_losses_take_half_precision_and_any_scale(loss):
+def test_other_losses_take_half_precision_and_any_scale(loss):
     x, y = (v.float() for v in embeddings(6, 8, 16, 2))
     torch.testing.assert_close(loss(x, y), loss(5 * x, 0.1 * y))
     low = loss(x.bfloat16(), y.bfloat16())
@@ -275,21 +312,17 @@ def test_mean_cosines_are_means_of_all_pairs():
     assert negative.item() == pytest.approx(cosines[~torch.eye(5, dtype=torch.bool)].mean().item(), rel=1e-5)
 
 
-def test_bad_input_of_the_rivals_losses_is_named():
+def test_bad_shapes_are_refused_by_other_losses():
     for loss in TWO_VIEWS:
         with pytest.raises(AAGError, match="at least two"):
             loss(torch.ones(1, 4), torch.ones(1, 4))
-        with pytest.raises(AAGError, match="temperature"):
-            loss(torch.ones(3, 4), torch.ones(3, 4), temperature=-1)
     for shapes in ([3, 4], [2, 4], [9, 4]), ([3, 4], [3, 4], [9, 5]), ([3, 4], [3, 4], [0, 4]), ([4], [4], [9, 4]):
         with pytest.raises(AAGError, match="a query and a key"):
             queue_xent(*(torch.ones(shape) for shape in shapes))
-    with pytest.raises(AAGError, match="temperature"):
-        queue_xent(torch.ones(3, 4), torch.ones(3, 4), torch.ones(9, 4), temperature=0)
 
 
-def test_isif_at_its_edges():
-    alone = torch.zeros(2, 2, dtype=torch.float64)  # one image: its other view is all there is
-    assert isif_of(alone).item() == 0
+def test_isif_of_one_image_and_of_equal_embeddings():
+    alone = torch.zeros(2, 2, dtype=torch.float64)
+    assert isif_from_similarities(alone).item() == 0
     same = torch.ones(6, 6, dtype=torch.float64) / 0.1
-    assert isif_of(same).item() == pytest.approx(math.log(5) - 4 * math.log(4 / 5))
+    assert isif_from_similarities(same).item() == pytest.approx(math.log(5) - 4 * math.log(4 / 5))

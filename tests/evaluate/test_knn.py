@@ -1,4 +1,4 @@
-"""Weighted kNN against a loop that could not be plainer."""
+"""Weighted kNN against a plain loop."""
 
 import json
 import math
@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aag.errors import AAGError
-from aag.evaluate import knn, knn_accuracy, knn_predict, knn_protocol
+from aag.evaluate import knn, knn_accuracy, knn_predict, knn_protocol, used_k
 
 
 def clusters(n: int, labels: list[int], seed: int, width: int = 6, spread: float = 1.0):
-    """Features in one cluster a label, and their labels."""
+    """Return features in one cluster per label, and their labels."""
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(len(labels), width, generator=torch.Generator().manual_seed(99))
     which = torch.randint(len(labels), (n,), generator=generator)
@@ -22,7 +22,7 @@ def clusters(n: int, labels: list[int], seed: int, width: int = 6, spread: float
 
 
 def slow_votes(train, train_labels, query, k, temperature) -> dict[int, float]:
-    """Σ exp(cos / T) by class over the k nearest, for one query, in float64."""
+    """Return Σ exp(cos / T) per class over the k nearest, for one query, in float64."""
     cosines = [(torch.dot(row, query) / (row.norm() * query.norm())).item() for row in train.double()]
     votes: dict[int, float] = {}
     for i in sorted(range(len(cosines)), key=lambda i: -cosines[i])[:k]:
@@ -67,18 +67,18 @@ def test_grouped_selection_equals_plain_topk(n, m, k, levels, seed):
     train = torch.randint(-levels, levels + 1, (n, 3), generator=generator) / (3 * levels)
     test = torch.randint(-levels, levels + 1, (m, 3), generator=generator) / (3 * levels)
     similarity = test @ train.T
-    for rows, cosine, index in knn.nearest(train, test, k):
+    for rows, cosine, index in knn.find_neighbours(train, test, k):
         expected = similarity[rows].topk(k).values
         torch.testing.assert_close(cosine.sort(dim=1, descending=True).values, expected)
         torch.testing.assert_close(similarity[rows].gather(1, index), cosine)
         assert all(len(set(row)) == k for row in index.tolist())
 
 
-def test_chunks_do_not_show(monkeypatch):
+def test_chunks_give_the_same(monkeypatch):
     train, train_labels = clusters(700, [0, 1, 2], 0)
     test, test_labels = clusters(50, [0, 1, 2], 1)
     whole = knn_predict(train, train_labels, test, k=20)
-    monkeypatch.setattr(knn, "CPU_BYTES", 3 * 4 * 700)
+    monkeypatch.setattr(knn, "CPU_CHUNK_BYTES", 3 * 4 * 700)
     chunked = knn_predict(train, train_labels, test, k=20)
     assert torch.equal(whole.labels, chunked.labels)
     torch.testing.assert_close(whole.scores, chunked.scores)
@@ -95,7 +95,7 @@ def test_percent_and_labels_that_are_not_contiguous():
     assert knn_accuracy(train, labels, test, torch.tensor([3, 7, 3, 4])) == 75.0
 
 
-def test_classes_fix_the_columns():
+def test_classes_set_the_columns():
     train, labels = torch.eye(3), torch.tensor([4, 0, 4])
     got = knn_predict(train, labels, torch.eye(3)[:1], k=1, classes=6)
     assert got.scores.tolist() == [[0, 0, 0, 0, 1, 0]]
@@ -104,7 +104,7 @@ def test_classes_fix_the_columns():
         knn_predict(train, labels, torch.eye(3), classes=4)
 
 
-def test_tiny_temperature_neither_overflows_nor_vanishes():
+def test_a_tiny_temperature_does_not_overflow():
     train, labels = torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.tensor([1, 0])
     got = knn_predict(train, labels, torch.tensor([[-1.0, -1.0]]), temperature=1e-4)  # both cosines far below 0
     assert got.scores.tolist() == [[0.0, 1.0]]
@@ -129,7 +129,7 @@ GOOD = (torch.rand(4, 3), torch.arange(4), torch.rand(2, 3), torch.arange(2))
         (3, torch.arange(3), r"the test set has 2 features but labels of shape \[3\]"),
     ],
 )
-def test_bad_sets_are_one_line(position, value, line):
+def test_bad_sets_give_one_line(position, value, line):
     sets = list(GOOD)
     sets[position] = value
     with pytest.raises(AAGError, match=line) as caught:
@@ -145,6 +145,7 @@ def test_bad_settings():
 
 
 def test_protocol_is_json():
+    assert (used_k(20, 256), used_k(100_000, 256)) == (20, 256)
     protocol = knn_protocol(k=20, layer="features")
     assert json.loads(json.dumps(protocol)) == protocol
     assert (protocol["k"], protocol["temperature"], protocol["layer"]) == (20, 0.1, "features")

@@ -19,7 +19,7 @@ def problem(n: int, seed: int, classes: int = 4, width: int = 12, spread: float 
 
 
 def slow_probe(train, train_labels, test, test_labels, *, epochs, batch_size, lr, weight_decay, seed):
-    """The protocol as anyone would write it; only the order of the random draws is the probe's."""
+    """The protocol in plain PyTorch, with the probe's order of random draws."""
     generator = torch.Generator().manual_seed(seed)
     classes, width = int(train_labels.max()) + 1, train.shape[1]
     layer = torch.nn.Linear(width, classes)
@@ -44,7 +44,7 @@ def slow_probe(train, train_labels, test, test_labels, *, epochs, batch_size, lr
 
 @pytest.mark.parametrize(
     ("n", "batch_size", "weight_decay"),
-    [(200, 50, 0.0), (203, 32, 0.01), (37, 64, 0.0)],  # even batches; a partial last one; one that holds all
+    [(200, 50, 0.0), (203, 32, 0.01), (37, 64, 0.0)],  # full batches; a partial last one; one with all
 )
 def test_against_autograd_and_torch_adam(n, batch_size, weight_decay):
     train, test = problem(n, 0), problem(100, 1)
@@ -77,12 +77,12 @@ def test_separable_data_with_labels_that_are_not_contiguous():
     assert torch.equal(predicted, names[test[1]])
 
 
-def test_labels_never_seen_count_as_wrong():
+def test_labels_missing_in_training_count_as_wrong():
     train, test = problem(100, 0, spread=0.1), problem(40, 1, spread=0.1)
     assert linear_probe(*train, test[0], test[1] + 10, epochs=2).accuracy == 0.0
 
 
-def test_seed_is_all_the_randomness_and_global_state_stays():
+def test_only_the_seed_matters_and_global_state_stays():
     sets = (*problem(100, 0), *problem(50, 1))
     torch.manual_seed(0)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
@@ -93,14 +93,14 @@ def test_seed_is_all_the_randomness_and_global_state_stays():
     assert not torch.equal(a.weight, c.weight)
 
 
-def test_a_callers_autocast_changes_nothing():
+def test_the_callers_autocast_has_no_effect():
     sets = (*problem(100, 0), *problem(50, 1))
     alone = linear_probe(*sets, epochs=2)
     with torch.autocast("cpu", dtype=torch.float16):
         assert torch.equal(linear_probe(*sets, epochs=2).weight, alone.weight)
 
 
-def test_half_precision_features_are_taken_in_float32():
+def test_half_precision_features_are_converted_to_float32():
     train, test = problem(100, 0), problem(50, 1)
     half = linear_probe(train[0].bfloat16(), train[1], test[0].bfloat16(), test[1], epochs=1)
     full = linear_probe(train[0].bfloat16().float(), train[1], test[0].bfloat16().float(), test[1], epochs=1)
@@ -135,7 +135,7 @@ def test_cuda_agrees_with_cpu_and_graph_with_eager(monkeypatch):
     settings = {"epochs": 6, "batch_size": 64, "weight_decay": 0.001}
     cpu = linear_probe(*train, *test, **settings)
     graph = linear_probe(train[0].cuda(), train[1], *test, **settings)
-    monkeypatch.setattr(linear, "LONGEST_GRAPH", 0)
+    monkeypatch.setattr(linear, "MAX_GRAPH_STEPS", 0)
     eager = linear_probe(train[0].cuda(), train[1], *test, **settings)
     torch.testing.assert_close(graph.weight, eager.weight, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(graph.weight.cpu(), cpu.weight, atol=1e-3, rtol=1e-3)

@@ -1,4 +1,4 @@
-"""Both evaluations of an encoder at once: the numbers of the plain calls, each with its protocol."""
+"""All evaluations of an encoder: the same numbers as separate calls, each with its protocol."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ SPEC = nets.EncoderSpec(width=4, embedding=16, image_size=16)
 
 
 def random_set(count: int, seed: int, split: str) -> ImageSet:
-    """Noise whose brightness tells the class, so that accuracies lie above chance."""
+    """Return noise whose brightness depends on the class, so that accuracies are above chance."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(3, (count,), generator=generator)
     noise = torch.randint(0, 120, (count, 3, 16, 16), generator=generator)
@@ -33,7 +33,7 @@ def sets() -> tuple[ImageSet, ImageSet]:
     return random_set(48, 0, "train"), random_set(30, 1, "test")
 
 
-def test_the_three_results_are_those_of_the_plain_calls(encoder, sets):
+def test_the_three_results_equal_separate_calls(encoder, sets):
     train, test = sets
     results = evaluate_encoder(encoder, train, test, k=5, temperature=0.2, linear_epochs=3, seed=7)
     assert [row["name"] for row in results] == ["kNN (embedding)", "kNN (features)", "linear (features)"]
@@ -63,17 +63,17 @@ def test_each_number_carries_its_protocol(encoder, sets):
     assert json.loads(json.dumps(results)) == results
 
 
-def test_the_defaults_are_the_papers(encoder, sets):
+def test_the_defaults_are_the_papers_and_k_is_the_one_used(encoder, sets):
     embedding, _, linear = (row["protocol"] for row in evaluate_encoder(encoder, *sets))
-    assert (embedding["k"], embedding["temperature"]) == (200, 0.1)
+    assert (embedding["k"], embedding["temperature"]) == (48, 0.1)  # 200, but there are 48 training images
     assert (linear["epochs"], linear["lr"], linear["batch_size"], linear["weight_decay"]) == (50, 0.01, 128, 0.0)
 
 
-def test_the_linear_layer_can_be_left_out(encoder, sets):
+def test_linear_evaluation_is_optional(encoder, sets):
     assert len(evaluate_encoder(encoder, *sets, linear=False)) == 2
 
 
-def test_the_encoder_is_left_as_it_was(encoder, sets):
+def test_the_encoder_is_not_changed(encoder, sets):
     encoder.train()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     first = evaluate_encoder(encoder, *sets, linear_epochs=2)
@@ -84,18 +84,18 @@ def test_the_encoder_is_left_as_it_was(encoder, sets):
 
 
 @pytest.mark.parametrize("unlabelled", [0, 1])
-def test_without_labels_it_says_how_to_give_them(encoder, sets, unlabelled):
+def test_missing_labels_give_an_error_with_the_remedy(encoder, sets, unlabelled):
     sets = [replace(part, labels=None, classes=()) if i == unlabelled else part for i, part in enumerate(sets)]
     with pytest.raises(AAGError, match=r"noise has no labels, and evaluation needs them; .* --data"):
         evaluate_encoder(encoder, *sets)
 
 
-def test_without_a_test_part_it_says_so(encoder, sets):
+def test_a_missing_test_split_is_an_error(encoder, sets):
     with pytest.raises(AAGError, match=r"noise has no test part, and evaluation needs one; .*test/ beside train/"):
         evaluate_encoder(encoder, sets[0], None)
 
 
-def test_without_labels_and_test_part_the_labels_come_first(encoder, sets):
+def test_missing_labels_are_reported_before_a_missing_test_split(encoder, sets):
     with pytest.raises(AAGError, match="no labels"):
         evaluate_encoder(encoder, replace(sets[0], labels=None, classes=()), None)
 
@@ -106,7 +106,7 @@ def test_numbers_out_of_range_are_refused(encoder, sets, wrong):
         evaluate_encoder(encoder, *sets, **wrong)
 
 
-def test_images_of_a_size_the_network_cannot_take_are_refused(sets):
+def test_images_of_another_size_are_refused(sets):
     alexnet = nets.build(nets.EncoderSpec("alexnet", image_size=32))
     with pytest.raises(AAGError, match="built for 32×32 images; got 16×16"):
         evaluate_encoder(alexnet, *sets)

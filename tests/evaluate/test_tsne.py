@@ -1,4 +1,4 @@
-"""t-SNE: groups that are apart stay apart, the same seed gives the same picture, and the file is small."""
+"""t-SNE: separate groups stay separate, the same seed gives the same points, and the file is small."""
 
 import json
 
@@ -10,7 +10,7 @@ from aag.evaluate.tsne import project
 
 
 def groups(count: int, classes: int = 3, dimensions: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unit vectors around as many directions as there are classes."""
+    """Return unit vectors around one direction per class, and their labels."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(count) % classes
     centres = torch.nn.functional.one_hot(labels, dimensions).float()
@@ -23,21 +23,21 @@ def found() -> dict:
     return project(*groups(150), classes=("a", "b", "c"))
 
 
-def test_classes_that_are_apart_stay_apart(found):
+def test_separate_classes_stay_separate(found):
     points, labels = torch.tensor([found["x"], found["y"]]).T, torch.tensor(found["labels"])
     assert points.shape == (150, 2)
     distances = torch.cdist(points, points).fill_diagonal_(float("inf"))
     assert (labels[distances.argmin(dim=1)] == labels).all()
 
 
-def test_it_says_how_it_was_made(found):
+def test_the_result_includes_its_settings(found):
     assert found["labels"] == [number % 3 for number in range(150)]
     assert found["classes"] == ["a", "b", "c"]
     assert (found["images"], found["dimensions"], found["seed"]) == (150, 128, 0)
     assert (found["metric"], found["perplexity"]) == ("cosine", 30.0)
 
 
-def test_length_does_not_matter_and_a_seed_gives_the_same_picture(found):
+def test_length_has_no_effect_and_a_seed_gives_the_same_points(found):
     embeddings, labels = groups(150)
     again = project(embeddings, labels, classes=("a", "b", "c"))
     assert again == found
@@ -47,7 +47,7 @@ def test_length_does_not_matter_and_a_seed_gives_the_same_picture(found):
     assert (labels[distances.argmin(dim=1)] == labels).all()
 
 
-def test_the_first_images_are_taken_and_the_rest_is_not_looked_at():
+def test_only_the_first_images_are_used():
     embeddings, labels = groups(60)
     some = project(embeddings[:40], labels[:40])
     embeddings[40:] = float("nan")
@@ -57,7 +57,7 @@ def test_the_first_images_are_taken_and_the_rest_is_not_looked_at():
 
 
 @pytest.mark.parametrize(
-    ("embeddings", "labels", "told"),
+    ("embeddings", "labels", "line"),
     [
         (torch.rand(4, 8), torch.zeros(4), "at least 5 images, not 4"),
         (torch.rand(9, 8), torch.zeros(8), r"not \[9, 8\] and \[8\]"),
@@ -67,6 +67,6 @@ def test_the_first_images_are_taken_and_the_rest_is_not_looked_at():
         (torch.rand(9, 1), torch.zeros(9), "two dimensions or more"),
     ],
 )
-def test_what_cannot_be_placed_is_refused(embeddings, labels, told):
-    with pytest.raises(AAGError, match=told):
+def test_bad_embeddings_are_refused(embeddings, labels, line):
+    with pytest.raises(AAGError, match=line):
         project(embeddings, labels)

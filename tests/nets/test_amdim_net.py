@@ -1,4 +1,4 @@
-"""AMDIM's encoder: shapes, what a position sees, and how it starts."""
+"""AMDIM's network: shapes, receptive fields and initialisation."""
 
 import pytest
 import torch
@@ -12,8 +12,8 @@ def images(n=3, dtype=torch.float32):
     return torch.randn(n, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=dtype)
 
 
-def stirred(module):
-    """No weight at its start, where half of them are zeros."""
+def randomised(module):
+    """Move all weights off their initial values, half of which are zero."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
@@ -31,7 +31,7 @@ def test_maps_and_features_have_the_paper_s_shapes():
     assert torch.equal(net(images()), net.maps(images())[0].flatten(1))
 
 
-def test_the_full_size_has_three_blocks_a_stage():
+def test_the_full_size_has_three_blocks_per_stage():
     with torch.device("meta"):
         net = AMDIMNet()
     blocks = [module for module in net.modules() if isinstance(module, Residual)]
@@ -43,8 +43,8 @@ def test_the_full_size_has_three_blocks_a_stage():
 
 @pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (3, 1), (2, 2), (4, 2)])
 @pytest.mark.parametrize("grows", [0, 2])
-def test_a_block_is_its_formula_patch_by_patch(kernel, stride, grows):
-    block = stirred(Residual(3, 3 + grows, kernel, stride)).double()
+def test_a_block_equals_its_formula_patch_by_patch(kernel, stride, grows):
+    block = randomised(Residual(3, 3 + grows, kernel, stride)).double()
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
     y = block(x)
     side = (8 - kernel) // stride + 1
@@ -58,8 +58,8 @@ def test_a_block_is_its_formula_patch_by_patch(kernel, stride, grows):
             assert torch.allclose(y[:, :, i, j], expected)
 
 
-def test_a_projection_is_its_formula():
-    projection = stirred(Projection(3, 5)).double().eval()
+def test_a_projection_equals_its_formula():
+    projection = randomised(Projection(3, 5)).double().eval()
     x = torch.randn(4, 3, 2, 2, dtype=torch.float64)
     hidden = torch.einsum("bchw,oc->bohw", x, projection.hidden.weight[:, :, 0, 0]).clamp_min(0)
     y = torch.einsum("bchw,oc->bohw", hidden, projection.point.weight[:, :, 0, 0])
@@ -70,7 +70,7 @@ def test_a_projection_is_its_formula():
     assert torch.allclose(projection(x), expected)
 
 
-def test_a_fresh_network_passes_averages_on():
+def test_an_untrained_network_computes_averages():
     net = AMDIMNet(ndf=3, rkhs=16, depth=3).eval()
     x = images()
     stem = net.to7[0](x).relu()
@@ -82,7 +82,7 @@ def test_a_fresh_network_passes_averages_on():
 
 
 def test_a_position_sees_its_own_patch_only():
-    net = stirred(AMDIMNet(ndf=2, rkhs=8, depth=2)).eval()
+    net = randomised(AMDIMNet(ndf=2, rkhs=8, depth=2)).eval()
     x = images(1).requires_grad_()
     _, r5, r7 = net.maps(x)
     (seen,) = torch.autograd.grad(r7[0, :, 0, 0].sum(), x, retain_graph=True)
@@ -94,19 +94,19 @@ def test_a_position_sees_its_own_patch_only():
 
 
 def test_every_weight_gets_a_gradient():
-    net = stirred(AMDIMNet(ndf=2, rkhs=8, depth=2))
+    net = randomised(AMDIMNet(ndf=2, rkhs=8, depth=2))
     sum(r.square().sum() + (r**3).sum() for r in net.maps(images())).backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in net.parameters())
 
 
 def test_channels_last_is_the_same():
-    net = stirred(AMDIMNet(ndf=2, rkhs=10, depth=2))
+    net = randomised(AMDIMNet(ndf=2, rkhs=10, depth=2))
     last = net.maps(images().contiguous(memory_format=torch.channels_last))
     for a, b in zip(net.maps(images()), last, strict=True):
         assert torch.allclose(a, b, atol=1e-4)
 
 
-def test_what_it_cannot_take_is_named():
+def test_bad_sizes_are_refused():
     with pytest.raises(AAGError, match="no smaller, not 15"):
         AMDIMNet(ndf=4, rkhs=15)
     with pytest.raises(AAGError, match="32×32 only; got 28×32"):

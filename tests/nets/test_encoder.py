@@ -1,17 +1,21 @@
-"""The encoder around a network: input, inference helpers, seeds, spec."""
+"""The encoder around a network: input, inference helpers, seeds, settings, custom backbones."""
+
+import copy
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from aag.errors import AAGError
-from aag.nets import EncoderSpec, build
+from aag.nets import EncoderSpec, NetworkSettings, build
+from aag.nets.layers import GhostBatchNorm2d
 
 SMALL = EncoderSpec("resnet18", width=8, embedding=16)
 
 
-def bytes_(n: int, size: int = 32) -> torch.Tensor:
+def random_images(n: int, size: int = 32) -> torch.Tensor:
     generator = torch.Generator().manual_seed(n)
     return torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8, generator=generator)
 
@@ -22,7 +26,7 @@ def encoder():
 
 
 def test_normalises_as_the_papers_do(encoder):
-    images = bytes_(2)
+    images = random_images(2)
     x = encoder.normalise(images)
     mean, std = torch.tensor(SMALL.mean), torch.tensor(SMALL.std)
     expected = ((images.double() / 255).permute(0, 2, 3, 1) - mean) / std
@@ -31,19 +35,19 @@ def test_normalises_as_the_papers_do(encoder):
 
 
 def test_uint8_equals_float(encoder):
-    images = bytes_(4)
+    images = random_images(4)
     for a, b in zip(encoder(images), encoder(images.float() / 255), strict=True):
         assert torch.equal(a, b)
 
 
 def test_normalisation_stays_float32_under_autocast(encoder):
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert encoder.normalise(bytes_(1)).dtype == torch.float32
+        assert encoder.normalise(random_images(1)).dtype == torch.float32
 
 
 def test_helpers_agree_with_forward_in_eval_mode(encoder):
-    encoder(bytes_(8))  # moves the running statistics off their initial values
-    images = bytes_(7)
+    encoder(random_images(8))  # moves the running statistics off their initial values
+    images = random_images(7)
     features, embedding = encoder.encode(images, batch_size=3)
     assert torch.equal(features, encoder.features(images, batch_size=3))
     assert torch.equal(embedding, encoder.embed(images, batch_size=3))
@@ -57,14 +61,14 @@ def test_helpers_agree_with_forward_in_eval_mode(encoder):
 
 
 def test_cpu_stays_in_float32(encoder):
-    images = bytes_(6)
+    images = random_images(6)
     assert torch.equal(encoder.embed(images), encoder.encode(images, dtype=torch.bfloat16)[1])
 
 
 def test_helpers_restore_each_mode_and_leave_statistics_alone(encoder):
     frozen = encoder.backbone.stem.eval()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    encoder.embed(bytes_(2))
+    encoder.embed(random_images(2))
     assert encoder.training
     assert encoder.head.training
     assert not frozen.training
@@ -72,7 +76,7 @@ def test_helpers_restore_each_mode_and_leave_statistics_alone(encoder):
 
 
 def test_one_image_and_none(encoder):
-    image = bytes_(1)
+    image = random_images(1)
     assert torch.equal(encoder.embed(image[0]), encoder.embed(image))
     assert encoder.features(image[:0]).shape == (0, 64)
 
@@ -95,12 +99,24 @@ def test_wrong_images_are_one_line(encoder, images, line):
 
 
 @pytest.mark.parametrize("network", ["alexnet", "test_vit"])
-def test_networks_of_one_size_say_so(network):
-    with pytest.raises(AAGError, match="was built for 32×32 images; got 40×32"):
-        build(EncoderSpec(network)).embed(torch.zeros(1, 3, 40, 32))
+def test_networks_of_a_fixed_size_refuse_others(network):
+    encoder = build(EncoderSpec(network))
+    for any_size in (False, True):
+        with pytest.raises(AAGError, match=r"was built for 32×32 images; got 40×32: resize them$"):
+            encoder.embed(torch.zeros(1, 3, 40, 32), any_size=any_size)
 
 
-def test_seed_fixes_the_weights_and_global_random_numbers_go_on():
+def test_images_of_another_size_are_refused_unless_wanted(encoder):
+    images = random_images(2, size=16)
+    for work in (encoder.embed, encoder.features, encoder.encode):
+        with pytest.raises(AAGError, match="got 16×16: resize them, or pass any_size=True"):
+            work(images)
+    features, embedding = encoder.encode(images, any_size=True)
+    assert torch.equal(encoder.features(images, any_size=True), features)
+    assert torch.equal(encoder.embed(images, any_size=True), embedding)
+
+
+def test_seed_sets_the_weights_and_leaves_the_global_state():
     torch.manual_seed(5)
     state = torch.get_rng_state()
     a, b, c = build(SMALL, seed=3), build(SMALL, seed=3), build(SMALL, seed=4)
@@ -117,8 +133,27 @@ def test_initialisation_is_pytorchs_default():
 
 
 def test_spec_round_trip():
-    spec = EncoderSpec("timm/resnet10t", 64, "mlp", 32, 48, (0.5, 0.4, 0.3), (0.2, 0.3, 0.1))
+    spec = EncoderSpec("timm/resnet10t", None, "mlp", 64, 2, 48, (0.5, 0.4, 0.3), (0.2, 0.3, 0.1))
     assert EncoderSpec.from_json(spec.to_json()) == spec
+    old = '{"network": "resnet18", "width": 8, "head": "auto", "norm_images": 4, "mean": [0.5, 0.5, 0.5]}'
+    assert EncoderSpec.from_json(old) == EncoderSpec(width=8, bn_group_size=4, mean=(0.5, 0.5, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("network", "head", "width"),
+    [
+        ("resnet18", "linear", 8), ("resnet50", "mlp", 8), ("resnet50-edges", "mlp", 8),
+        ("resnet50+sobel", "linear", 8), ("amdim", "linear", 8), ("alexnet", "linear", None),
+        ("alexnet-ip+sobel", "linear", None), ("timm/resnet50", "linear", None),
+        ("test_vit", "linear", None), ("custom:Mine", "linear", None),
+    ],
+)  # fmt: skip
+def test_settings_resolve_once(network, head, width):
+    resolved = NetworkSettings(network, width=8).resolve()
+    assert resolved == NetworkSettings(network, width, head) == resolved.resolve()
+    assert NetworkSettings(network, width=8, head="none").resolve().head == "none"
+    assert NetworkSettings(network, width=None).resolve().width == (width and 64)
+    assert EncoderSpec(network, width=8, image_size=48).resolve() == EncoderSpec(network, width, head, image_size=48)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +162,17 @@ def test_spec_round_trip():
         ({"embedding": 0}, "embedding must be a whole number of at least 1, got 0"),
         ({"image_size": 32.5}, "image_size must be a whole number"),
         ({"head": "mpl"}, "unknown head 'mpl'; did you mean mlp"),
-        ({"std": (0.2, 0.0, 0.2)}, "std must be three positive numbers"),
-        ({"mean": (0.5,)}, "mean must be three numbers"),
+        ({"width": 8.0}, "width must be a whole number"),
+        ({"embedding": True}, "embedding must be a whole number"),
+        ({"bn_group_size": -1}, "bn_group_size must be a whole number of at least 0"),
+        ({"bn_group_size": 1}, "leaves batch norm nothing to compare"),
+        ({"network": 18}, "network must be a name"),
+        ({"head": None}, "unknown head 'None'"),
+        ({"std": (0.2, 0.0, 0.2)}, "std must be one positive number per channel"),
+        ({"std": (0.2, float("inf"), 0.2)}, "std must be one positive number per channel"),
+        ({"mean": 0.5}, r"mean must be one number per channel, such as \(0.5, 0.5, 0.5\), got 0.5"),
+        ({"mean": "red"}, "mean must be one number per channel"),
+        ({"mean": (0.5,)}, "mean and std must have one number per channel"),
     ],
 )
 def test_bad_specs(values, line):
@@ -136,10 +180,82 @@ def test_bad_specs(values, line):
         EncoderSpec(**values)
 
 
-@pytest.mark.parametrize("text", ["", "[3]", "{", '{"netwrok": "resnet18"}', "7", '{"mean": [1]}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[3]", "{", "7", "null", "[[1, 2]]", '{"netwrok": "resnet18"}', '{"mean": [1]}', '{"mean": {"a": 1}}',
+     '{"std": null}', '{"width": "8"}', '{"head": []}', '{"network": {}}', '{"embedding": [128]}'],
+)  # fmt: skip
 def test_bad_descriptions(text):
     with pytest.raises(AAGError):
         EncoderSpec.from_json(text)
+
+
+# --- custom backbones -------------------------------------------------------------------------------------------------
+
+
+class Pooled(nn.Module):
+    """Mean and largest value of each channel; dropout in training mode only."""
+
+    def forward(self, x):
+        return F.dropout(torch.cat([x.mean(dim=(2, 3)), x.amax(dim=(2, 3))], dim=1), training=self.training)
+
+
+def convolutional(channels: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(channels, 6, 3), nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def test_any_module_can_be_the_backbone():
+    backbone = convolutional()
+    before = copy.deepcopy(backbone.state_dict())
+    encoder = build(EncoderSpec("resnet50", image_size=16, embedding=5, bn_group_size=2), seed=1, backbone=backbone)
+    assert encoder.backbone is backbone
+    assert backbone.training
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+    assert (encoder.spec.network, encoder.spec.width, encoder.spec.head) == ("custom:Sequential", None, "linear")
+    assert isinstance(backbone[1], GhostBatchNorm2d)
+    images = random_images(4, size=16)
+    features, embedding = encoder(images)
+    assert (features.shape, embedding.shape) == ((4, 6), (4, 5))
+    assert torch.equal(features, backbone(encoder.normalise(images)))
+    again = build(EncoderSpec(image_size=16, embedding=5), seed=1, backbone=convolutional())
+    assert torch.equal(again.head.weight, encoder.head.weight)
+    assert build(EncoderSpec(), backbone=Pooled()).feature_dim == 6  # it has no weights
+
+
+def test_the_feature_size_of_a_backbone_may_be_given():
+    backbone = Pooled()
+    backbone.feature_dim = 6
+    backbone.forward = None  # is not called
+    assert build(EncoderSpec(), backbone=backbone).feature_dim == 6
+
+
+def test_channels_follow_from_the_mean():
+    spec = EncoderSpec(image_size=16, mean=(0.5, 0.4), std=[0.2, 0.3])
+    encoder = build(spec, backbone=convolutional(2))
+    assert encoder.embed(torch.rand(3, 2, 16, 16)).shape == (3, 128)
+    with pytest.raises(AAGError, match=r"expected a tensor \[N, 2, H, W\]"):
+        encoder.embed(torch.rand(3, 3, 16, 16))
+    grey = build(EncoderSpec("test_convnext", mean=(0.5,), std=(0.2,)))
+    assert grey.embed(torch.rand(2, 1, 32, 32)).shape == (2, 128)
+    with pytest.raises(AAGError, match="resnet18 takes images of 3 channels; mean and std have 2"):
+        build(spec)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "line"),
+    [
+        (nn.Conv2d(3, 4, 3), r"Conv2d returns shape \[1, 4, 30, 30\] for one image; a backbone must return"),
+        (nn.Conv2d(1, 4, 3), "Conv2d cannot take 32×32 images: "),
+    ],
+)
+def test_bad_backbones_are_refused(backbone, line):
+    with pytest.raises(AAGError, match=line):
+        build(EncoderSpec(), backbone=backbone)
+
+
+def test_a_custom_network_needs_its_module():
+    with pytest.raises(AAGError, match="custom:Mine is a backbone of your own; pass the module as backbone="):
+        build(EncoderSpec("custom:Mine"))
 
 
 @pytest.mark.gpu
@@ -147,10 +263,10 @@ def test_bad_descriptions(text):
     "spec", [SMALL, EncoderSpec("resnet50", width=8), EncoderSpec("alexnet"), EncoderSpec("test_vit")]
 )
 def test_cuda_agrees_with_cpu(spec):
-    encoder, images = build(spec).eval(), bytes_(32)
+    encoder, images = build(spec).eval(), random_images(32)
     expected = encoder.embed(images)
     encoder.cuda()
-    assert (expected * encoder.embed(images).cpu()).sum(1).min() > 0.9999  # images moved batch by batch
+    assert (expected * encoder.embed(images).cpu()).sum(1).min() > 0.9999  # moves images batch by batch
     half = encoder.encode(images.cuda(), dtype=torch.bfloat16)[1]
     assert half.dtype == torch.float32
     assert 0.995 < (expected * half.cpu()).sum(1).min() < 0.9999999
@@ -159,7 +275,7 @@ def test_cuda_agrees_with_cpu(spec):
 @pytest.mark.gpu
 def test_training_step_fits_a_cuda_graph():
     encoder = build(EncoderSpec("resnet50", width=8)).cuda().to(memory_format=torch.channels_last)
-    images = bytes_(16).cuda()
+    images = random_images(16).cuda()
 
     def step() -> torch.Tensor:
         with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import nn
 
 import aag
 from aag.errors import AAGError
@@ -17,14 +18,14 @@ SPEC = EncoderSpec("resnet18", width=8, embedding=16, head="mlp", mean=(0.5, 0.5
 @pytest.fixture
 def encoder():
     encoder = build(SPEC, seed=2).to(memory_format=torch.channels_last)
-    encoder(torch.rand(8, 3, 16, 16))  # running statistics worth keeping
+    encoder(torch.rand(8, 3, 16, 16))  # changes the running statistics
     return encoder
 
 
 def test_round_trip_is_bit_exact(encoder, tmp_path):
     save(encoder, tmp_path / "encoder.safetensors", {"epoch": "200"})
-    for place in (tmp_path, str(tmp_path / "encoder.safetensors")):
-        again = aag.load(place)
+    for path in (tmp_path, str(tmp_path / "encoder.safetensors")):
+        again = aag.load(path)
         assert again.spec == SPEC
         assert not again.training
         assert again.state_dict().keys() == encoder.state_dict().keys()
@@ -69,13 +70,13 @@ def test_saving_into_a_missing_folder(encoder, tmp_path):
         save(encoder, tmp_path / "nowhere" / "encoder.safetensors")
 
 
-def test_what_cannot_be_loaded_is_one_line(encoder, tmp_path):
+def test_files_that_cannot_be_loaded_give_one_line(encoder, tmp_path):
     whole = tmp_path / "whole.safetensors"
     save(encoder, whole)
     cut = tmp_path / "cut.safetensors"
     cut.write_bytes(whole.read_bytes()[:-100])
-    rubbish = tmp_path / "rubbish.safetensors"
-    rubbish.write_bytes(b"\xff" * 64)
+    random_bytes = tmp_path / "random.safetensors"
+    random_bytes.write_bytes(b"\xff" * 64)
     empty = tmp_path / "empty.safetensors"
     empty.touch()
     foreign = tmp_path / "foreign.safetensors"
@@ -88,7 +89,7 @@ def test_what_cannot_be_loaded_is_one_line(encoder, tmp_path):
         (tmp_path / "nowhere", "no such file or folder"),
         (folder, "no encoder.safetensors in "),
         (cut, "is not a safetensors file, or is damaged"),
-        (rubbish, "is not a safetensors file, or is damaged"),
+        (random_bytes, "is not a safetensors file, or is damaged"),
         (empty, "is not a safetensors file, or is damaged"),
         (foreign, "holds no AAG encoder"),
         (misfit, "do not fit the resnet18"),
@@ -98,7 +99,26 @@ def test_what_cannot_be_loaded_is_one_line(encoder, tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_a_device_that_is_not_there(encoder, tmp_path):
+def test_a_device_that_does_not_exist(encoder, tmp_path):
     save(encoder, tmp_path / "e.safetensors")
     with pytest.raises(AAGError, match="cannot use device 'cuda:99'"):
         load(tmp_path / "e.safetensors", device="cuda:99")
+
+
+def test_a_custom_encoder_needs_its_backbone(encoder, tmp_path):
+    def backbone(features: int = 4) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, features, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    path, images = tmp_path / "encoder.safetensors", torch.rand(2, 3, 32, 32)
+    mine = build(EncoderSpec(embedding=8), backbone=backbone())
+    save(mine, path)
+    with pytest.raises(AAGError, match=r"your own backbone Sequential; pass backbone=Sequential\(\.\.\.\)"):
+        load(path)
+    with pytest.raises(AAGError, match="do not fit the custom:Sequential"):
+        load(path, backbone=backbone(5))
+    again = load(path, backbone=backbone())
+    assert again.spec == mine.spec
+    assert torch.equal(again.embed(images), mine.embed(images))
+    save(encoder, path)
+    with pytest.raises(AAGError, match="holds a resnet18, which needs no backbone="):
+        load(path, backbone=backbone())

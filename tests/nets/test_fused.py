@@ -1,4 +1,4 @@
-"""Training by kernels: which networks, that plain layers come back, and the kernels without a GPU to run them."""
+"""Training with kernels: supported networks, plain layers outside, and the kernels interpreted or only compiled."""
 
 import copy
 from collections.abc import Iterator
@@ -10,56 +10,116 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aag import kernels
-from aag.nets import NETWORKS, Encoder, EncoderSpec, build
+from aag import AAGError, kernels
+from aag.nets import Encoder, EncoderSpec, build
 from aag.nets.layers import ConvNorm, Linear
+from aag.nets.resnet import resnet18
 from by_triton import compiled, interpret
 
 pytest.importorskip("triton")
 
 from aag.kernels.contrast import contrast
+from aag.kernels.flip import flip_weights
 from aag.kernels.pool import max_pool, mean_pool
-from aag.kernels.turn import turn
-from aag.nets.fused import Fused
-from aag.nets.products import FEW, shared
+from aag.nets.convolutions import FEW, row_grid
+from aag.nets.fused import Fused, unsupported_reason
 from aag.training.optimizers import LARS, SGD
 
 INTERPRETED = Path(__file__).with_name("interpreted_fused.py")
 
 
-# --- which networks --------------------------------------------------------------------------------------------------
+# --- supported networks ----------------------------------------------------------------------------------------------
 
 
-def built(network: str, **settings: Any) -> Encoder:
-    return build(EncoderSpec(network, **{"width": 16, "image_size": 8} | settings))
+def small_encoder(network: str, **settings: Any) -> Encoder:
+    encoder = build(EncoderSpec(network, **{"width": 16, "image_size": 8} | settings))
+    return encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("network", [name for name in NETWORKS if name != "amdim"])
-def test_every_convolution_of_ours_is_of_the_kernels_kind(network):
-    encoder = built(network)
-    layers = [module for module in encoder.modules() if isinstance(module, ConvNorm)]
-    assert len(layers) == sum(isinstance(module, nn.Conv2d) for module in encoder.modules())
-    assert all(layer.conv.out_channels % 16 == 0 for layer in layers)  # masks are bytes of eight, products of sixteen
-    assert all(layer.conv.padding == (layer.conv.kernel_size[0] // 2,) * 2 for layer in layers)
-    assert [layer.conv.in_channels for layer in layers].index(3) == 0
+@pytest.mark.parametrize("network", ["resnet18", "resnet50", "alexnet", "alexnet-ip", "resnet18-edges"])
+@pytest.mark.parametrize("settings", [{}, {"head": "none"}, {"head": "mlp"}, {"bn_group_size": 4}], ids=str)
+def test_kernels_support_our_networks(network, settings):
+    assert unsupported_reason(small_encoder(network, **settings)) == ""
+    assert unsupported_reason(small_encoder(network, **settings).requires_grad_(False).eval()) == ""
 
 
-def test_layers_are_plain_again_outside_whatever_happens():
-    encoder = built("resnet18")
+@pytest.mark.parametrize(
+    ("network", "reason"),
+    [
+        ("test_convnext", "none for timm's networks"),
+        ("resnet18+sobel", "none for the backbone SobelPair"),
+        ("amdim", "none for the backbone AMDIMNet"),
+    ],
+)
+def test_kernels_do_not_support_other_networks(network, reason):
+    assert unsupported_reason(build(EncoderSpec(network, width=16))) == reason
+
+
+def _set(path: str, **values: Any) -> Any:
+    def change(encoder: Encoder) -> None:
+        for name, value in values.items():
+            setattr(encoder.get_submodule(path), name, value)
+
+    return change
+
+
+CHANGES = {
+    "none for MyEncoder": lambda encoder: setattr(encoder, "__class__", type("MyEncoder", (Encoder,), {})),
+    "none for Dropout": lambda encoder: encoder.backbone.blocks[0].add_module("dropout", nn.Dropout()),
+    "none for ParametrizedLinear": lambda encoder: nn.utils.parametrizations.weight_norm(encoder.head),
+    "Encoder.normalise is overridden": _set("", normalise=lambda images: images),
+    "head has hooks": lambda encoder: nn.utils.spectral_norm(encoder.head),
+    "backbone.stem.0 has hooks": lambda encoder: encoder.backbone.stem[0].register_forward_pre_hook(lambda *_: None),
+    "head.weight has gradient hooks": lambda encoder: encoder.head.weight.register_hook(lambda grad: grad),
+    "weights in torch.float64": lambda encoder: encoder.double(),
+    "a width of 24 is no multiple of 16": lambda encoder: setattr(encoder, "backbone", resnet18(24)),
+    "the first convolution is not 3×3": _set("backbone.stem.0", stride=(2, 2)),
+    "not part of a ConvNorm": lambda encoder: encoder.backbone.blocks[0].add_module("extra", nn.Conv2d(16, 16, 1)),
+    "groups, dilation": _set("backbone.blocks.0.residual.0.0", groups=2),
+    "dilation or other padding": _set("backbone.blocks.0.residual.1.0", dilation=(2, 2)),
+    "other padding than zeros": _set("backbone.blocks.0.residual.1.0", padding_mode="reflect"),
+    "without weights": _set("backbone.blocks.0.residual.1.1", weight=None),
+    "running statistics": _set("backbone.blocks.0.residual.1.1", running_mean=None),
+    "or momentum": _set("backbone.blocks.0.residual.1.1", momentum=None),
+    "frozen in eval mode": lambda encoder: encoder.backbone.stem.eval(),
+    "other batch norm settings than its block": _set("backbone.blocks.2.shortcut.1", eps=0.1),
+}
+
+
+@pytest.mark.parametrize("reason", CHANGES)
+def test_kernels_do_not_support_a_changed_encoder(reason):
+    encoder = small_encoder("resnet18")
+    CHANGES[reason](encoder)
+    assert reason in unsupported_reason(encoder)
+
+
+def test_a_forward_assigned_to_the_class_is_not_bypassed(monkeypatch):
+    encoder = small_encoder("resnet18")
+    monkeypatch.setattr(ConvNorm, "forward", lambda self, x, **_: x)
+    assert unsupported_reason(encoder) == "the forward of backbone.stem is overridden"
+
+
+def test_weights_must_be_channels_last():
+    with pytest.raises(AAGError, match="channels last"):
+        Fused(build(EncoderSpec(width=16)), torch.float32)
+
+
+def test_layers_are_plain_outside_even_after_an_error():
+    encoder = small_encoder("resnet18")
     before = copy.deepcopy(encoder.state_dict())
     layers = [module for module in encoder.modules() if isinstance(module, ConvNorm | Linear)]
     fused = Fused(encoder, torch.float32)
 
     def fails() -> None:
         with fused:
-            assert encoder.prepare is not None
+            assert encoder.fused_input is not None
             assert all(layer.fused is not None for layer in layers)
             raise ValueError("stop")
 
     assert len(layers) == 21
     with pytest.raises(ValueError, match="stop"):
         fails()
-    assert encoder.prepare is None
+    assert encoder.fused_input is None
     assert all(layer.fused is None for layer in layers)
     after = encoder.state_dict()
     assert before.keys() == after.keys()
@@ -69,14 +129,14 @@ def test_layers_are_plain_again_outside_whatever_happens():
 # --- interpreted -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", ["test_network", "not test_network"])
+@pytest.mark.parametrize("part", ["test_network", "test_learning", "not test_network and not test_learning"])
 def test_interpreted_kernels_agree_with_plain_pytorch(part):
     interpret(INTERPRETED, part)
 
 
 # --- compiled for a GPU that need not be there -----------------------------------------------------------------------
 
-MODULES = ("norm", "patches", "pool", "contrast", "steps", "turn")  # of aag.kernels
+MODULES = ("norm", "stem", "pool", "contrast", "steps", "flip")  # of aag.kernels
 TYPES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int8: "*i8", torch.int64: "*i64",
 }  # fmt: skip
@@ -84,16 +144,16 @@ TYPES = {
 
 @cache
 def launches() -> tuple[partial, ...]:
-    """What training in bf16 launches, each variant once, taken down where tensors have no memory."""
+    """Return what training in bf16 launches, each variant once, recorded with tensors on the meta device."""
     with pytest.MonkeyPatch.context() as patch:
-        noted: dict[Any, partial] = {}
-        patch.setattr(kernels, "_dry_run_launches", noted)
+        recorded: dict[Any, partial] = {}
+        patch.setattr(kernels, "_dry_run_launches", recorded)
         for spec, rule in _trained():
             encoder = build(spec).to("meta", memory_format=torch.channels_last)
             weights = dict(encoder.named_parameters())
-            ways = {"": None, "sgd": SGD(weights, 0.9, 1e-4), "lars": LARS(weights, 0.9, 1e-4)}
-            ways["nesterov"] = SGD(weights, 0.9, 1e-4, nesterov=True)
-            with Fused(encoder, torch.bfloat16, ways[rule]):
+            optimizers = {"": None, "sgd": SGD(weights, 0.9, 1e-4), "lars": LARS(weights, 0.9, 1e-4)}
+            optimizers["nesterov"] = SGD(weights, 0.9, 1e-4, nesterov=True)
+            with Fused(encoder, torch.bfloat16, optimizers[rule]):
                 images = torch.empty(48, 3, 32, 32, dtype=torch.uint8, device="meta")
                 embedding = encoder(images)[1]
             embedding.sum().backward()
@@ -104,8 +164,8 @@ def launches() -> tuple[partial, ...]:
             x = torch.empty(16, 192, size, size, dtype=torch.bfloat16, device="meta", requires_grad=True)
             (max_pool(x).sum() + mean_pool(x).sum()).backward()
         weight = torch.empty(64, 64, 3, 3, dtype=torch.bfloat16, device="meta")
-        kernels.launch(turn, (1, 1, 9), weight, torch.empty_like(weight), 64, TAPS=9, BLOCK=64, num_warps=4)
-    return tuple(noted.values())
+        kernels.launch(flip_weights, (1, 1, 9), weight, torch.empty_like(weight), 64, TAPS=9, BLOCK=64, num_warps=4)
+    return tuple(recorded.values())
 
 
 def _trained() -> Iterator[tuple[EncoderSpec, str]]:
@@ -114,14 +174,14 @@ def _trained() -> Iterator[tuple[EncoderSpec, str]]:
     yield EncoderSpec("resnet18"), "nesterov"
     yield EncoderSpec("resnet18"), "lars"
     yield EncoderSpec("alexnet"), "sgd"
-    yield EncoderSpec("resnet18", norm_images=16), "sgd"
-    yield EncoderSpec("resnet18", norm_images=16), ""
-    yield EncoderSpec("alexnet", norm_images=16), "sgd"
+    yield EncoderSpec("resnet18", bn_group_size=16), "sgd"
+    yield EncoderSpec("resnet18", bn_group_size=16), ""
+    yield EncoderSpec("alexnet", bn_group_size=16), "sgd"
     yield EncoderSpec("resnet18-edges"), "sgd"
 
 
 def _compile(launch: partial) -> None:
-    """As Triton would: of whole numbers it looks for those that 16 divides, and for 1."""
+    """Compile as Triton would, which specialises integers that are 1 or divisible by 16."""
     kernel = launch.func.__self__  # type: ignore[attr-defined]
     wanted = ("num_warps", "num_stages", "enable_fp_fusion")
     options = {name: launch.keywords[name] for name in wanted if name in launch.keywords}
@@ -150,28 +210,28 @@ def _name(launch: partial) -> str:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_kernels_compile_in_every_form_that_training_takes(module):
+def test_kernels_compile_in_every_variant_of_training(module):
     found = [launch for launch in launches() if _module(launch) == module]
     assert found
     for launch in found:
         _compile(launch)
 
 
-def test_no_module_is_left_out():
+def test_every_kernel_module_is_compiled():
     assert set(map(_module, launches())) == set(MODULES)
 
 
-def test_lots_take_the_variants_for_them_and_the_whole_batch_none():
-    """As one lot does, be it by a batch norm for lots: nothing is to be paid where there is nothing to divide."""
-    split = {(_name(launch), launch.keywords["SPLIT"]) for launch in launches() if "SPLIT" in launch.keywords}
-    names = "statistics", "normalise", "backward_sums", "backward_inputs", "first_convolution", "first_gradient"
-    assert split == {(name, lots) for name in names for lots in (False, True)}
+def test_only_several_groups_take_the_grouped_variants():
+    """One group costs nothing extra, even with ghost batch norm."""
+    grouped = {(_name(launch), launch.keywords["GROUPED"]) for launch in launches() if "GROUPED" in launch.keywords}
+    names = "statistics", "normalise", "backward_sums", "backward_inputs", "stem_convolution", "stem_gradient"
+    assert grouped == {(name, several) for name in names for several in (False, True)}
     for launch in launches():
-        if "SPLIT" in launch.keywords:
-            assert (launch.keywords["grid"][2] > 1) is launch.keywords["SPLIT"]
-    for lots, processors in ((1, 132), (8, 132), (64, 132), (3, 2)):
+        if "GROUPED" in launch.keywords:
+            assert (launch.keywords["grid"][2] > 1) is launch.keywords["GROUPED"]
+    for groups, processors in ((1, 132), (8, 132), (64, 132), (3, 2)):
         for channels in (16, 64, 512):
-            (programs, groups, last), sizes = shared(10**6, channels, lots, FEW, processors)
-            assert groups * sizes["BLOCK_C"] == channels
-            assert last == lots
-            assert programs == max(1, processors // (groups * lots))
+            (programs, blocks, last), sizes = row_grid(10**6, channels, groups, FEW, processors)
+            assert blocks * sizes["BLOCK_C"] == channels
+            assert last == groups
+            assert programs == max(1, processors // (blocks * groups))

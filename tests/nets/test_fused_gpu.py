@@ -1,4 +1,4 @@
-"""Training's kernels on a GPU: no further from float64 than plain PyTorch is, but for a factor."""
+"""Training kernels on a GPU: about as close to float64 as plain PyTorch is."""
 
 import copy
 import ctypes
@@ -23,16 +23,16 @@ PRECISIONS = (torch.bfloat16, torch.float32)
 MOMENTUM, DECAY, LR = 0.9, 0.01, 1e-4
 
 
-def encoder_of(network: str, norm_images: int = 0) -> Encoder:
-    encoder = build(EncoderSpec(network, norm_images=norm_images), seed=1)
+def make_encoder(network: str, bn_group_size: int = 0) -> Encoder:
+    encoder = build(EncoderSpec(network, bn_group_size=bn_group_size), seed=1)
     as_if_trained(encoder)
     return encoder.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def work(
+def run(
     encoder: Encoder, images: Tensor, way: str, dtype: torch.dtype, steps: int = 0, rule: str = "sgd"
 ) -> dict[str, Tensor]:
-    """What one pass leaves, or what some steps do: embeddings, statistics, gradients or velocities.
+    """Return embeddings, statistics, and gradients after one pass or weights and velocities after `steps`.
 
     `way`: kernels, plain, or exact for plain PyTorch in float64. All numbers of a kind are one row.
     """
@@ -70,42 +70,42 @@ def work(
 
 
 def assert_as_near(encoder: Encoder, images: Tensor, dtype: torch.dtype, steps: int = 0, rule: str = "sgd") -> None:
-    ours, plain, exact = (work(encoder, images, way, dtype, steps, rule) for way in ("kernels", "plain", "exact"))
+    ours, plain, exact = (run(encoder, images, way, dtype, steps, rule) for way in ("kernels", "plain", "exact"))
     for name, expected in exact.items():
-        error, usual = ((found[name] - expected).norm() / expected.norm() for found in (ours, plain))
-        assert error <= 3 * usual + 1e-5, f"{name}: {error:.2e}, in plain PyTorch {usual:.2e}"
+        error, reference = ((found[name] - expected).norm() / expected.norm() for found in (ours, plain))
+        assert error <= 3 * reference + 1e-5, f"{name}: {error:.2e}, in plain PyTorch {reference:.2e}"
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("network", ["resnet18", "resnet50", "alexnet", "alexnet-ip", "resnet18-edges"])
 def test_networks_compute_what_plain_layers_compute(photographs, network, dtype):
-    assert_as_near(encoder_of(network), photographs[:32].cuda(), dtype)
+    assert_as_near(make_encoder(network), photographs[:32].cuda(), dtype)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("network", ["resnet18", "resnet50", "alexnet"])
-def test_lots_are_treated_apart_as_plain_layers_do(photographs, network, dtype):
-    assert_as_near(encoder_of(network, norm_images=16), photographs[:64].cuda(), dtype)
+def test_groups_are_normalised_as_plain_layers_do(photographs, network, dtype):
+    assert_as_near(make_encoder(network, bn_group_size=16), photographs[:64].cuda(), dtype)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 def test_images_of_odd_sizes(photographs, dtype):
-    assert_as_near(encoder_of("resnet18"), photographs[:37, :, :27, 2:].contiguous().cuda(), dtype)
-    assert_as_near(encoder_of("resnet18", norm_images=9), photographs[:36, :, :27, 2:].contiguous().cuda(), dtype)
+    assert_as_near(make_encoder("resnet18"), photographs[:37, :, :27, 2:].contiguous().cuda(), dtype)
+    assert_as_near(make_encoder("resnet18", bn_group_size=9), photographs[:36, :, :27, 2:].contiguous().cuda(), dtype)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("network", ["resnet18", "alexnet"])
 @pytest.mark.parametrize("rule", ["sgd", "nesterov", "lars"])
 def test_learning_steps_as_the_optimizer_does(photographs, network, rule, dtype):
-    """Three steps: from the second on, weights are those that the one before left beside the main stream."""
-    assert_as_near(encoder_of(network), photographs[:64].cuda(), dtype, steps=3, rule=rule)
+    """From the second of three steps on, the weights are those that the side stream updated before."""
+    assert_as_near(make_encoder(network), photographs[:64].cuda(), dtype, steps=3, rule=rule)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("network", ["resnet18", "alexnet"])
-def test_learning_steps_of_lots_as_the_optimizer_does(photographs, network, dtype):
-    assert_as_near(encoder_of(network, norm_images=16), photographs[:64].cuda(), dtype, steps=3)
+def test_learning_in_groups_as_the_optimizer_does(photographs, network, dtype):
+    assert_as_near(make_encoder(network, bn_group_size=16), photographs[:64].cuda(), dtype, steps=3)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
@@ -151,15 +151,15 @@ def test_pools_are_the_librarys(shape, dtype):
                 grad = torch.randn(result.shape, generator=random.manual_seed(6)).to("cuda", dtype)
                 result.backward(grad)
                 found.append((result.detach(), given.grad))
-            for mine, usual in zip(*found, strict=True):
-                torch.testing.assert_close(mine, usual, rtol=near, atol=near)
+            for mine, reference in zip(*found, strict=True):
+                torch.testing.assert_close(mine, reference, rtol=near, atol=near)
 
 
 # --- graphs ----------------------------------------------------------------------------------------------------------
 
 
-def test_sets_of_zeros_become_copies():
-    """Those that are neither of other bytes nor longer than the zeros at hand."""
+def test_memsets_of_zeros_become_copies():
+    """Not those of other bytes, nor those longer than the buffer of zeros."""
     driver = ctypes.CDLL("libcuda.so.1")
 
     def fill(tensor: Tensor, value: int, count: int) -> None:
@@ -196,7 +196,7 @@ def test_sets_of_zeros_become_copies():
         assert not long.any()
 
 
-def test_a_graph_of_convolutions_computes_the_same_without_sets():
+def test_a_graph_of_convolutions_computes_the_same_without_memsets():
     random = torch.Generator().manual_seed(7)
     x, weight, second = (
         (0.1 * torch.randn(shape, generator=random)).to("cuda", torch.bfloat16).to(memory_format=torch.channels_last)
@@ -208,7 +208,8 @@ def test_a_graph_of_convolutions_computes_the_same_without_sets():
         y = F.conv2d(F.conv2d(x, weight, stride=2, padding=1), second, padding=1)
         return y, *torch.autograd.grad(y, inputs, torch.ones_like(y))
 
-    expected = [value.detach().clone() for value in both_ways()]  # a living graph ties the leaves to its stream
+    # Clones, as a live autograd graph would tie the leaves to its stream.
+    expected = [value.detach().clone() for value in both_ways()]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -225,5 +226,5 @@ def test_a_graph_of_convolutions_computes_the_same_without_sets():
         for value in found:
             value.detach().fill_(torch.nan)
         graph.replay()
-        for mine, usual in zip(found, expected, strict=True):
-            assert (mine - usual).float().norm() < 1e-2 * usual.float().norm()
+        for mine, reference in zip(found, expected, strict=True):
+            assert (mine - reference).float().norm() < 1e-2 * reference.float().norm()

@@ -1,4 +1,4 @@
-"""The architectures: sizes against numbers worked out by hand, shapes, gradients."""
+"""The architectures: parameter counts against numbers computed by hand, shapes, gradients."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from aag.errors import AAGError
 from aag.nets import EncoderSpec, build, parameter_count
 
-# ResNet-18. Convolutions without bias; a batch norm has two numbers a channel.
+# ResNet-18. Convolutions without bias; a batch norm has two numbers per channel.
 #   stem     3·64·9 + 2·64                                             =     1,856
 #   stage 1  4·(64·64·9) + 4·2·64                                      =   147,968
 #   stage 2  64·128·9 + 3·(128·128·9) + 64·128 + 5·2·128               =   525,568
@@ -17,7 +17,7 @@ RESNET18 = 1_856 + 147_968 + 525_568 + 2_099_712 + 8_393_728
 
 
 def bottlenecks(inputs: int, width: int, depth: int) -> int:
-    """A ResNet-50 stage: `depth` blocks 1×1, 3×3, 1×1 (four times as wide), and the first one's shortcut."""
+    """Parameters of a ResNet-50 stage: `depth` blocks 1×1, 3×3, 1×1 (four times as wide), one projection."""
     outputs = 4 * width
     block = 9 * width * width + width * outputs + 2 * (width + width + outputs)
     return depth * block + inputs * width + (depth - 1) * outputs * width + inputs * outputs + 2 * outputs
@@ -74,7 +74,7 @@ def test_resnets_take_any_width_and_image_size():
 
 
 @pytest.mark.parametrize(("head", "layers"), [("linear", 1), ("mlp", 5)])
-def test_head_by_choice(head, layers):
+def test_head_by_name(head, layers):
     encoder = build(EncoderSpec("resnet18", width=8, embedding=16, head=head))
     assert len(list(encoder.head.children()) or [encoder.head]) == layers
     assert encoder(torch.rand(2, 3, 16, 16))[1].shape == (2, 16)
@@ -105,12 +105,12 @@ def test_timm_by_name(network, features):
     assert encoder.training
 
 
-def test_timm_width_is_what_comes_out():
-    # Its num_features is 288; a hidden layer after the pooling makes 1024 of them.
+def test_timm_feature_size_is_that_of_the_output():
+    # Its num_features is 288; a hidden layer after the pooling outputs 1024.
     assert build(EncoderSpec("mobilenetv3_small_050")).feature_dim == 1024
 
 
-def test_same_name_means_ours_unless_prefixed():
+def test_a_shared_name_means_our_network_unless_prefixed():
     timm_resnet = build(EncoderSpec("timm/resnet18", head="linear"))
     assert timm_resnet.backbone.conv1.kernel_size == (7, 7)
     assert not hasattr(build(EncoderSpec("resnet18", width=8)).backbone, "conv1")

@@ -1,11 +1,10 @@
-"""Edges against a loop over pixels, and the pair of backbones that sees them."""
+"""Edges against a loop over pixels, and the networks that see them."""
 
 import pytest
 import torch
 from torch import nn
 
 from aag import AAGError, nets
-from aag.nets.backbones import Backbone
 from aag.nets.sobel import SobelPair, sobel
 
 
@@ -39,21 +38,12 @@ def test_edges_are_full_precision_under_autocast_and_keep_the_layout():
     assert edges.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_features_of_both_branches_lie_side_by_side():
-    made = []
-
-    def make():
-        made.append(nn.Sequential(nn.Conv2d(3, 4 + len(made), 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
-        return Backbone(made[-1], 3 + len(made), one_size=True)
-
-    pair = SobelPair(make)
+def test_features_of_both_branches_are_concatenated():
+    colours, edges = (nn.Sequential(nn.Conv2d(3, n, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()) for n in (4, 5))
     x = torch.randn(2, 3, 8, 8)
-    assert len(made) == 2
-    assert pair.one_size
-    assert pair.feature_dim == 9
-    features = pair(x)
-    assert torch.equal(features[:, :4], made[0](x))
-    assert torch.equal(features[:, 4:], made[1](sobel(x)))
+    features = SobelPair(colours, edges)(x)
+    assert torch.equal(features[:, :4], colours(x))
+    assert torch.equal(features[:, 4:], edges(sobel(x)))
 
 
 def test_an_encoder_of_edges_alone_by_name(photographs):

@@ -1,13 +1,13 @@
-"""Weights as after some training."""
+"""Weights that look trained."""
 
 import torch
 from torch import nn
 
 
 def as_if_trained(encoder: nn.Module, seed: int = 2) -> None:
-    """Draws the weights and running statistics of all batch norms.
+    """Draw the weights and running statistics of all batch norms.
 
-    Their biases keep most activations away from zero, where rounding decides whether a ReLU passes a gradient.
+    Their biases keep most activations away from zero, where rounding would decide whether a ReLU passes a gradient.
     """
     random = torch.Generator().manual_seed(seed)
     for module in encoder.modules():

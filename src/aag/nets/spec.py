@@ -95,9 +95,11 @@ class EncoderSpec(NetworkSettings):
     @classmethod
     def from_json(cls, text: str) -> Self:
         try:
-            values: dict[str, Any] = dict(json.loads(text))
-        except (TypeError, ValueError) as error:
-            raise AAGError(f"not an encoder's description: {text[:60]!r}") from error
+            values = json.loads(text)
+        except ValueError:
+            values = None
+        if not isinstance(values, dict):
+            raise AAGError(f"not an encoder's description: {text[:60]!r}")
         if "norm_images" in values:  # its name up to version 0.1
             values["bn_group_size"] = values.pop("norm_images")
         if unexpected := sorted(set(values) - {field.name for field in fields(cls)}):
