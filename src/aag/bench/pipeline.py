@@ -1,7 +1,7 @@
-"""The usual way to train, end to end: a DataLoader whose workers augment image by image, and an eager step.
+"""A DataLoader pipeline, end to end: workers that augment image by image, and an eager step.
 
-Written as a careful user would: in-memory images, workers that stay, pinned memory, transfers that don't wait, autocast
-to bfloat16 on a GPU, channels last, cuDNN's benchmark mode. The network is ours in plain PyTorch, without its own
+Written as a careful user would: images in memory, persistent workers, pinned memory, non-blocking transfers, bfloat16
+autocast on a GPU, channels last, cuDNN's benchmark mode. The network is ours in plain PyTorch, without its own
 normalisation.
 """
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -20,21 +20,21 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from aag import kernels, losses, methods, nets
+from aag import kernels, losses, nets
 from aag.augment import Augmentation
+from aag.bench.peers import equivalent
 from aag.bench.plan import Plan
-from aag.bench.rivals import equivalent
-from aag.bench.timing import Timing, fresh_memory, once, peak_memory
-from aag.config import TrainConfig
-from aag.training.loop import encoder_spec
-from aag.training.runtime import Runtime, decide
+from aag.bench.timing import Timing, once, peak_memory, reset_memory
+from aag.text import pluralize
+from aag.training import build_encoder
 
-PREFETCH = 2  # batches a worker has ready: DataLoader's default
-WINDOWS = 4  # parts of a measurement, to see how far they differ
+PREFETCH = 2  # batches that each worker prepares ahead: DataLoader's default
+WINDOWS = 4  # parts of a measurement, which show its spread
+SAME = ("network", "width", "batch_size")  # options that must be equal to compare
 
 
-class Photographs(Dataset):
-    """Images in memory, each made a PIL image when it is asked for: as torchvision's CIFAR10 does."""
+class MemoryDataset(Dataset):
+    """Images in memory, each made a PIL image when it is asked for, as in torchvision's CIFAR10."""
 
     def __init__(self, images: Tensor, transform: Callable[[Any], Any]) -> None:
         self.images: np.ndarray = images.permute(0, 2, 3, 1).contiguous().numpy()
@@ -43,25 +43,27 @@ class Photographs(Dataset):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, place: int) -> tuple[Any, int]:
-        return self.transform(Image.fromarray(self.images[place])), 0
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.transform(Image.fromarray(self.images[index])), 0
 
 
-class ManyViews:
-    """A float tensor of each view of a PIL image."""
+class MultiView:
+    """Makes a normalised float tensor for each view of a PIL image."""
 
-    def __init__(self, families: tuple[Augmentation, ...], spec: nets.EncoderSpec) -> None:
+    def __init__(self, augmentations: tuple[Augmentation, ...], spec: nets.EncoderSpec) -> None:
         ending = [transforms.ToTensor(), transforms.Normalize(spec.mean, spec.std)]
-        size = spec.image_size
-        self.views = [transforms.Compose(equivalent(family, transforms, size) + ending) for family in families]
+        self.transforms = [
+            transforms.Compose(equivalent(augmentation, transforms, spec.image_size) + ending)
+            for augmentation in augmentations
+        ]
 
     def __call__(self, image: Image.Image) -> list[Tensor]:
-        return [view(image) for view in self.views]
+        return [transform(image) for transform in self.transforms]
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to train: what it is called, its data, its network, and the loss of a batch's views."""
+class Pipeline:
+    """Data, network and loss of a batch's views."""
 
     name: str
     views: int
@@ -71,57 +73,53 @@ class Way:
 
 
 def run(plan: Plan) -> dict[str, Any]:
-    config = plan.training[0]
-    runtime = decide(config.validate())
-    rows = [_measure(plan, config, runtime, _torchvision(plan, config))]
+    rows = [_measure(plan, _torchvision(plan))]
     name = "lightly: SimCLR, two views"
-    missing = _missing()
-    if missing:
+    if missing := _lightly_missing():
         rows.append({"name": name, "missing": missing})
     else:
-        rows.append(_measure(plan, config, runtime, _lightly(plan, name)) | {"version": version("lightly")})
+        rows.append(_measure(plan, _lightly(plan, name)) | {"version": version("lightly")})
     return {
-        **{name: getattr(config, name) for name in ("network", "width", "batch_size")},
+        **plan.training[0].options(*SAME),
         "images": plan.training_images,
         "workers": plan.workers,
         "protocol": (
-            f"DataLoader with {plan.workers} workers that stay{', pinned memory' * plan.cuda}, PIL images made from "
-            f"memory; eager, {'bf16 autocast' if runtime.dtype == torch.bfloat16 else 'fp32'}, channels last, SGD; "
-            "clocked once the batches made in advance are used up; the loader alone: its batches taken and thrown "
-            "away; memory: of PyTorch's allocator on the GPU, peak reserved"
+            f"DataLoader with {pluralize(plan.workers, 'persistent worker')}{', pinned memory' * plan.cuda}, PIL images "
+            f"made from memory; eager, {'bf16 autocast' if plan.autocast_dtype else 'fp32'}, channels last, SGD; timed "
+            "after the prefetched batches are used up; loader alone: batches are fetched and dropped; memory: peak "
+            "reserved by PyTorch's allocator on the GPU"
         ),
         "rows": rows,
     }
 
 
 def compare(section: dict[str, Any], training: dict[str, Any]) -> None:
-    """Adds ours ÷ theirs, in views a second: ours is the row of the same network and batch."""
-    same = ("network", "width", "batch_size")
+    """Add our views/s, from the training row with the same network and batch size, and our speed divided by each."""
     for ours in training["rows"]:
-        if "missing" not in ours and all(ours[name] == section[name] for name in same):
+        if "missing" not in ours and all(ours[name] == section[name] for name in SAME):
             section["ours_views_per_second"] = ours["views_per_second"]["per_second"]
     for row in section["rows"]:
         if "views_per_second" in row and "ours_views_per_second" in section:
             row["ours_over"] = section["ours_views_per_second"] / row["views_per_second"]["per_second"]
 
 
-def _torchvision(plan: Plan, config: TrainConfig) -> Way:
-    found = plan.image_set(plan.training_images)
-    spec = encoder_spec(config, found)
-    families = methods.families(config)
-    encoder = nets.build(spec)
+def _torchvision(plan: Plan) -> Pipeline:
+    settings, images = plan.training[0].settings.resolve(), plan.image_set(plan.training_images)
+    encoder = build_encoder(settings, images)
+    augmentations = settings.method_type(settings.method_settings).augmentations()
+    temperature = settings.options()["temperature"]
 
     def loss(network: nn.Module, views: list[Tensor]) -> Tensor:
-        embeddings = network(torch.cat(views)).chunk(len(views))
-        return losses.gnt_xent(*embeddings, temperature=config.temperature)
+        return losses.gnt_xent(*network(torch.cat(views)).chunk(len(views)), temperature=temperature)
 
-    dataset = Photographs(found.images, ManyViews(families, spec))
+    dataset = MemoryDataset(images.images, MultiView(augmentations, encoder.spec))
     network = nn.Sequential(encoder.backbone, encoder.head)
-    return Way(f"torchvision: AAG's {len(families)} views", len(families), dataset, network, loss)
+    count = len(augmentations)
+    return Pipeline(f"torchvision: AAG's {count} views", count, dataset, network, loss)
 
 
-def _missing() -> str | None:
-    """Why lightly can't be measured, or None."""
+def _lightly_missing() -> str | None:
+    """Return why lightly cannot be measured, or None."""
     if find_spec("lightly") is None:
         return "lightly is not installed"
     try:
@@ -130,69 +128,70 @@ def _missing() -> str | None:
         import lightly.models.modules
         import lightly.transforms  # noqa: F401
     except ImportError as error:
-        return f"lightly can't be imported: {error}"
+        return f"lightly cannot be imported: {error}"
     return None
 
 
-def _lightly(plan: Plan, name: str) -> Way:
-    """SimCLR as lightly's documentation writes it, with its transform for CIFAR-10."""
+def _lightly(plan: Plan, name: str) -> Pipeline:
+    """SimCLR as in lightly's documentation, with its transform for CIFAR-10."""
     from lightly.data import LightlyDataset
     from lightly.loss import NTXentLoss
     from lightly.models.modules import SimCLRProjectionHead
     from lightly.transforms import SimCLRTransform
 
-    found = plan.image_set(plan.training_images)
-    encoder = nets.build(encoder_spec(plan.training[0], found))
+    images = plan.image_set(plan.training_images)
+    encoder = build_encoder(plan.training[0].settings.resolve(), images)
     width = encoder.feature_dim
     network = nn.Sequential(encoder.backbone, SimCLRProjectionHead(width, width, 128))
     criterion = NTXentLoss(temperature=0.5)
-    transform = SimCLRTransform(input_size=found.image_size, gaussian_blur=0.0)
-    dataset = LightlyDataset.from_torch_dataset(Photographs(found.images, transform), transform=transform)
-    return Way(name, 2, dataset, network, lambda network, views: criterion(network(views[0]), network(views[1])))
+    transform = SimCLRTransform(input_size=images.image_size, gaussian_blur=0.0)
+    dataset = LightlyDataset.from_torch_dataset(MemoryDataset(images.images, transform), transform=transform)
+    return Pipeline(name, 2, dataset, network, lambda network, views: criterion(network(views[0]), network(views[1])))
 
 
-def _measure(plan: Plan, config: TrainConfig, runtime: Runtime, way: Way) -> dict[str, Any]:
-    device, batch = runtime.device, config.batch_size
+def _measure(plan: Plan, pipeline: Pipeline) -> dict[str, Any]:
+    device, train = plan.device, plan.training[0].settings.train
+    batch = train.batch_size
     loader: DataLoader = DataLoader(
-        way.dataset, batch, shuffle=True, drop_last=True, num_workers=plan.workers, pin_memory=plan.cuda,
+        pipeline.dataset, batch, shuffle=True, drop_last=True, num_workers=plan.workers, pin_memory=plan.cuda,
         persistent_workers=plan.workers > 0, prefetch_factor=PREFETCH if plan.workers else None,
     )  # fmt: skip
-    batches = chain.from_iterable(_for_ever(loader))
-    network = way.network.to(device).to(memory_format=torch.channels_last).train()
+    batches = chain.from_iterable(repeat(loader))
+    network = pipeline.network.to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(
-        network.parameters(), config.lr * batch / 128, config.momentum, weight_decay=config.weight_decay
+        network.parameters(), train.lr * batch / 128, train.momentum, weight_decay=train.weight_decay
     )
     loss = torch.zeros(())
-    fresh_memory(device)
+    reset_memory(device)
 
     def step() -> None:
         nonlocal loss
         views = [view.to(device, non_blocking=True, memory_format=torch.channels_last) for view in next(batches)[0]]
-        with torch.autocast(device.type, torch.bfloat16, enabled=runtime.dtype == torch.bfloat16):
-            loss = way.loss(network, views)
+        with torch.autocast(device.type, torch.bfloat16, enabled=plan.autocast_dtype is not None):
+            loss = pipeline.loss(network, views)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 
-    ahead = 0 if plan.quick else 2 * PREFETCH * plan.workers  # twice what is made in advance
+    prefetched = 0 if plan.quick else 2 * PREFETCH * plan.workers  # twice as many, to be sure
     with kernels.disabled(), _cudnn_benchmark():
-        loading = _timed(lambda: next(batches), 1 + ahead, plan.loader_steps, device)
-        training = _timed(step, 1 + ahead, plan.usual_steps, device)
+        loading = _time(lambda: next(batches), 1 + prefetched, plan.loader_steps, device)
+        training = _time(step, 1 + prefetched, plan.pipeline_steps, device)
     if not torch.isfinite(loss):
-        raise RuntimeError(f"{way.name}: the loss is not a number: these timings would be worth nothing")
+        raise RuntimeError(f"{pipeline.name}: the loss is not finite, so the timings mean nothing")
     return {
-        "name": way.name,
-        "views": way.views,
-        "views_per_second": _rate(training, plan.usual_steps * batch * way.views),
-        "loader_views_per_second": _rate(loading, plan.loader_steps * batch * way.views),
-        "end_to_end_ms": 1000 * sum(training.seconds) / plan.usual_steps,
-        "steps": plan.usual_steps,
+        "name": pipeline.name,
+        "views": pipeline.views,
+        "views_per_second": _rate(training, plan.pipeline_steps * batch * pipeline.views),
+        "loader_views_per_second": _rate(loading, plan.loader_steps * batch * pipeline.views),
+        "end_to_end_ms": 1000 * sum(training.seconds) / plan.pipeline_steps,
+        "steps": plan.pipeline_steps,
         "peak_memory": peak_memory(device),
     }
 
 
-def _timed(work: Callable[[], object], warm_up: int, steps: int, device: torch.device) -> Timing:
-    """Seconds of `steps` after a warm-up, by windows."""
+def _time(work: Callable[[], object], warm_up: int, steps: int, device: torch.device) -> Timing:
+    """Return the seconds of `steps` calls after a warm-up, in windows."""
     for _ in range(warm_up):
         work()
     windows = min(WINDOWS, steps)
@@ -201,13 +200,8 @@ def _timed(work: Callable[[], object], warm_up: int, steps: int, device: torch.d
 
 
 def _rate(timing: Timing, count: int) -> dict[str, Any]:
-    """Over all windows: a loader's pauses are part of it."""
+    """Return the rate over all windows together: a loader's pauses are part of it."""
     return {"per_second": count / sum(timing.seconds), "count": count, "seconds": list(timing.seconds)}
-
-
-def _for_ever(loader: DataLoader) -> Iterator[DataLoader]:
-    while True:
-        yield loader
 
 
 @contextmanager
