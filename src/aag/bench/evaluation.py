@@ -89,7 +89,7 @@ def _evaluations(plan: Plan) -> list[dict[str, Any]]:
 
 def _build_encoder(plan: Plan, width: int) -> nets.Encoder:
     encoder = nets.build(nets.EncoderSpec("resnet18", width=width), seed=0)
-    return encoder.to(plan.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return encoder.to(plan.device).to(memory_format=torch.channels_last)
 
 
 def _describe(plan: Plan, width: int) -> str:

@@ -84,10 +84,10 @@ def run(plan: Plan) -> dict[str, Any]:
         "images": plan.training_images,
         "workers": plan.workers,
         "protocol": (
-            f"DataLoader with {pluralize(plan.workers, 'persistent worker')}{', pinned memory' * plan.cuda}, PIL images "
-            f"made from memory; eager, {'bf16 autocast' if plan.autocast_dtype else 'fp32'}, channels last, SGD; timed "
-            "after the prefetched batches are used up; loader alone: batches are fetched and dropped; memory: peak "
-            "reserved by PyTorch's allocator on the GPU"
+            f"DataLoader with {pluralize(plan.workers, 'persistent worker')}{', pinned memory' * plan.cuda}, PIL "
+            f"images made from memory; eager, {'bf16 autocast' if plan.autocast_dtype else 'fp32'}, channels last, "
+            "SGD; timed after the prefetched batches are used up; loader alone: batches are fetched and dropped; memory: "
+            "peak reserved by PyTorch's allocator on the GPU"
         ),
         "rows": rows,
     }
@@ -157,7 +157,7 @@ def _measure(plan: Plan, pipeline: Pipeline) -> dict[str, Any]:
         persistent_workers=plan.workers > 0, prefetch_factor=PREFETCH if plan.workers else None,
     )  # fmt: skip
     batches = chain.from_iterable(repeat(loader))
-    network = pipeline.network.to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    network = pipeline.network.to(device).to(memory_format=torch.channels_last).train()
     optimizer = torch.optim.SGD(
         network.parameters(), train.lr * batch / 128, train.momentum, weight_decay=train.weight_decay
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from aag import data
 from aag.data import ImageSet
+from aag.settings import Precision
 from aag.training import RunSettings, recipe_settings
 from aag.training.runtime import choose_precision
 
@@ -85,13 +86,13 @@ class Plan:
         return "off" if self.quick else "auto"
 
     @property
-    def autocast_dtype(self) -> torch.dtype | None:
-        """The network's reduced precision on this device; None for float32."""
-        return torch.bfloat16 if choose_precision(self.device) == "bf16" else None
+    def precision(self) -> Precision:
+        return choose_precision(self.device)
 
     @property
-    def precision(self) -> str:
-        return "bf16" if self.autocast_dtype else "fp32"
+    def autocast_dtype(self) -> torch.dtype | None:
+        """The network's reduced precision; None for float32."""
+        return torch.bfloat16 if self.precision == "bf16" else None
 
     def images(self, count: int) -> Tensor:
         """Return uint8 [count, 3, S, S]."""
@@ -119,38 +120,20 @@ def make_plan(device: torch.device, quick: bool = False, name: str = "sample", r
         return case("paper" if method == "aag" else method, method, batch_size=128, **options)
 
     plan = Plan(
-        device=device,
-        data=name,
-        data_root=root,
+        device, name, root, quick=quick, repeats=5, warm_up=1,
         threads=torch.get_num_threads(),  # the cores, or OMP_NUM_THREADS
-        quick=quick,
-        repeats=5,
-        warm_up=1,
         augment_images=4096,
         training=(
             case("paper"), case("paper", batch_size=512), case("paper", network="alexnet"), case("paper-resnet50"),
         ),
-        training_images=50_000,
-        pass_seconds=2.0,
-        matmul_size=8192,
-        copy_bytes=2**31,
+        training_images=50_000, pass_seconds=2.0, matmul_size=8192, copy_bytes=2**31,
         workers=min(16, cores()),
-        loader_steps=100,  # with the warm-ups of both, less than an epoch
-        pipeline_steps=150,
-        methods=tuple(method_case(method) for method in METHODS),
-        methods_seconds=0.5,
-        methods_repeats=3,
-        kmeans=(50_000, 256, 1000),
-        whitening=(50_000, 512, 256),
-        bank=(50_000, 128),
-        knn_test=10_000,
-        knn_train=50_000,
-        linear_train=50_000,
-        linear_test=10_000,
-        linear_epochs=50,
-        linear_repeats=3,
-        widths=((64, 50_000),),
-        evaluated=(64, 50_000, 10_000),
+        loader_steps=100, pipeline_steps=150,  # with the warm-ups of both, less than an epoch
+        methods=tuple(method_case(method) for method in METHODS), methods_seconds=0.5, methods_repeats=3,
+        kmeans=(50_000, 256, 1000), whitening=(50_000, 512, 256), bank=(50_000, 128),
+        knn_test=10_000, knn_train=50_000,
+        linear_train=50_000, linear_test=10_000, linear_epochs=50, linear_repeats=3,
+        widths=((64, 50_000),), evaluated=(64, 50_000, 10_000),
     )  # fmt: skip
     if device.type == "cpu":
         plan = replace(

@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -40,10 +40,10 @@ def measure(work: Callable[[], object], *, repeats: int, warm_up: int = 1, devic
 
 
 def interleaved(
-    works: list[Callable[[], object]], *, repeats: int, warm_up: int = 1, device: torch.device = CPU
+    works: Sequence[Callable[[], object]], *, repeats: int, warm_up: int = 1, device: torch.device = CPU
 ) -> list[Timing]:
     """Time several functions in turns, so that a slow phase of the machine affects all and differences stay valid."""
-    for work in works * warm_up:
+    for work in list(works) * warm_up:
         work()
     seconds: list[list[float]] = [[] for _ in works]
     for _ in range(repeats):

@@ -4,6 +4,7 @@ import itertools
 import os
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,9 +141,13 @@ def _stages(plan: Plan, timed: TimedTraining) -> dict[str, float]:
         place = torch.arange(batches.per_chunk * settings.batch_size, device=device) % len(order)
         return images[order[place]]
 
+    def repeat(work: Callable[[], object]) -> None:
+        for _ in range(calls):
+            work()
+
     def milliseconds(*works: Callable[[], object]) -> list[float]:
         """Return the time of one call of each."""
-        many = [lambda work=work: [work() for _ in range(calls)] for work in works]
+        many = [partial(repeat, work) for work in works]
         return [1000 * timing.median / calls for timing in interleaved(many, **repeats)]
 
     ordering, selecting, making = milliseconds(
