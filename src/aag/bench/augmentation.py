@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from aag import kernels
 from aag.augment import Augmentation
 from aag.bench.peers import AUGMENTATIONS, KINDS, Torchvision
 from aag.bench.plan import Plan
-from aag.bench.timing import CPU, Timing, measure
+from aag.bench.timing import CPU, measure
 from aag.methods import Method
 from aag.training.batches import Batches
 
@@ -36,15 +37,11 @@ def run(plan: Plan) -> dict[str, Any]:
     with Torchvision(images, plan.threads) as torchvision:
         for name, augmentation in AUGMENTATIONS.items():
             method = FixedViews(augmentation)
-            row: dict[str, Any] = {
-                "family": name,
-                "ours_cpu": _per_core(_measure_ours(plan, method, images, CPU), plan),
-            }
+            row: dict[str, Any] = {"family": name, "ours_cpu": _measure_ours(plan, method, images, CPU)}
             if plan.cuda:
                 row |= _on_gpu(plan, method, images)
             for kind in KINDS:
-                timing = _measure(plan, lambda name=name, kind=kind: torchvision(name, kind))  # type: ignore[misc]
-                row[f"torchvision_{kind}"] = _per_core(timing.rate(len(images)), plan)
+                row[f"torchvision_{kind}"] = _rate(plan, partial(torchvision, name, kind), len(images), CPU)
             rows.append(row | _ratios(row))
     if plan.cuda:  # as in training; each view counts as an image
         settings = plan.training[0].settings.resolve()
@@ -89,15 +86,12 @@ def _measure_ours(plan: Plan, method: Method, images: Tensor, device: torch.devi
             batches.make_chunk(0, next(number))
 
     count = passes * chunks * chunk * len(batches.augmentations)
-    return _measure(plan, work, device).rate(count) | {"chunk": chunk}
+    return _rate(plan, work, count, device) | {"chunk": chunk}
 
 
-def _measure(plan: Plan, work: Callable[[], object], device: torch.device = CPU) -> Timing:
-    return measure(work, repeats=plan.repeats, warm_up=plan.warm_up, device=device)
-
-
-def _per_core(rate: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    return rate | {"per_core": rate["per_second"] / plan.threads}
+def _rate(plan: Plan, work: Callable[[], object], count: int, device: torch.device) -> dict[str, Any]:
+    rate = measure(work, repeats=plan.repeats, warm_up=plan.warm_up, device=device).rate(count)
+    return rate | {"per_core": rate["per_second"] / plan.threads} if device == CPU else rate
 
 
 def _ratios(row: dict[str, Any]) -> dict[str, float]:

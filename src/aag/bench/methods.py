@@ -15,8 +15,6 @@ from aag.cluster import kmeans, whiten
 from aag.methods import Method
 from aag.methods.bank import Bank
 
-ITERATIONS = 20  # of k-means, as in DeepCluster
-
 
 def run(plan: Plan) -> dict[str, Any]:
     names = ("method", "recipe", "network", "width", "batch_size", "loss", "optimizer", "bn_group_size")
@@ -72,11 +70,7 @@ def _between_epochs(plan: Plan) -> list[dict[str, Any]]:
         return timed_row(name, f"{size[0]:,} × {size[1]:,}", timing, size[0], "rows")
 
     return [
-        row(
-            f"k-means, k = {k:,}, {ITERATIONS} iterations",
-            plan.kmeans,
-            lambda: kmeans(clustered, k, iterations=ITERATIONS),
-        ),
+        row(f"k-means, k = {k:,}, 20 iterations", plan.kmeans, lambda: kmeans(clustered, k, iterations=20)),
         row(f"PCA-whitening to {dims}", plan.whitening, lambda: whiten(whitened, dims)),
         row("neighbours and entropies of a memory bank", plan.bank, lambda: bank.find_neighbours(0.1)),
     ]

@@ -86,8 +86,8 @@ def run(plan: Plan) -> dict[str, Any]:
         "protocol": (
             f"DataLoader with {pluralize(plan.workers, 'persistent worker')}{', pinned memory' * plan.cuda}, PIL "
             f"images made from memory; eager, {'bf16 autocast' if plan.autocast_dtype else 'fp32'}, channels last, "
-            "SGD; timed after the prefetched batches are used up; loader alone: batches are fetched and dropped; memory: "
-            "peak reserved by PyTorch's allocator on the GPU"
+            "SGD; timed after the prefetched batches are used up; loader alone: batches are fetched and dropped; "
+            "memory: peak reserved by PyTorch's allocator on the GPU"
         ),
         "rows": rows,
     }

@@ -58,11 +58,8 @@ def _first_steps(plan: Plan, cache: Path) -> list[dict[str, Any]]:
             "data_root": str(plan.data_root) if plan.data_root else None,
         }
         name = f"aag train --recipe {case.recipe}, to its first step"
-        if not plan.cuda:
-            return [_first_step(name, job | {"out": f"{folder}/run"}, cache)]
-        return [
-            _first_step(f"{name}, {state}", job | {"out": f"{folder}/{state}"}, cache) for state in ("cold", "warm")
-        ]
+        states = {"cold": ", cold", "warm": ", warm"} if plan.cuda else {"run": ""}
+        return [_first_step(name + state, job | {"out": f"{folder}/{out}"}, cache) for out, state in states.items()]
 
 
 def _first_step(name: str, job: dict[str, Any], cache: Path) -> dict[str, Any]:

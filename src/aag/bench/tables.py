@@ -109,14 +109,6 @@ def _methods(section: dict[str, Any]) -> Table:
     return table
 
 
-def _between_epochs(section: dict[str, Any]) -> Table:
-    return _timings("Between epochs", section["between_epochs"])
-
-
-def _evaluation(section: dict[str, Any]) -> Table:
-    return _timings("Evaluation", section["rows"])
-
-
 def _timings(title: str, rows: list[dict[str, Any]]) -> Table:
     table = _table(title, "task", "size", "seconds", "first call", "rate")
     table.columns[1].justify = "left"
@@ -158,8 +150,8 @@ MAKERS: dict[str, tuple[Callable[[dict[str, Any]], Table], ...]] = {
     "training": (_training,),
     "pipeline": (_pipeline,),
     "usual": (_pipeline,),  # the section's name in records up to version 0.1
-    "methods": (_methods, _between_epochs),
+    "methods": (_methods, lambda section: _timings("Between epochs", section["between_epochs"])),
     "augmentation": (_augmentation,),
-    "evaluation": (_evaluation,),
+    "evaluation": (lambda section: _timings("Evaluation", section["rows"]),),
     "startup": (_startup,),
 }

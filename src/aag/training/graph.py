@@ -6,10 +6,10 @@ runs small copies as kernels, but not small memsets. Replacing them saves 2.6 % 
 This edits the graph through the driver's C structures, so it is off wherever it was not tested.
 """
 
-import ctypes
 import logging
 import os
 from collections.abc import Callable
+from ctypes import CDLL, Structure, byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 from typing import Any
 
@@ -22,26 +22,24 @@ _MEMSET_NODE = 2  # CU_GRAPH_NODE_TYPE_MEMSET
 _DEVICE_MEMORY = 2  # CU_MEMORYTYPE_DEVICE
 
 
-class _Memset(ctypes.Structure):  # CUDA_MEMSET_NODE_PARAMS
+class _Memset(Structure):  # CUDA_MEMSET_NODE_PARAMS
     _fields_ = [
-        ("target", ctypes.c_uint64), ("pitch", ctypes.c_size_t), ("value", ctypes.c_uint),
-        ("element_size", ctypes.c_uint), ("width", ctypes.c_size_t), ("height", ctypes.c_size_t),
+        ("target", c_uint64), ("pitch", c_size_t), ("value", c_uint), ("element_size", c_uint),
+        ("width", c_size_t), ("height", c_size_t),
     ]  # fmt: skip
 
 
-class _CopySide(ctypes.Structure):  # source or destination in CUDA_MEMCPY3D
+class _CopySide(Structure):  # source or destination in CUDA_MEMCPY3D
     _fields_ = [
-        ("x", ctypes.c_size_t), ("y", ctypes.c_size_t), ("z", ctypes.c_size_t), ("lod", ctypes.c_size_t),
-        ("memory_type", ctypes.c_uint), ("host", ctypes.c_void_p), ("device", ctypes.c_uint64),
-        ("array", ctypes.c_void_p), ("reserved", ctypes.c_void_p), ("pitch", ctypes.c_size_t),
-        ("height", ctypes.c_size_t),
+        ("x", c_size_t), ("y", c_size_t), ("z", c_size_t), ("lod", c_size_t), ("memory_type", c_uint),
+        ("host", c_void_p), ("device", c_uint64), ("array", c_void_p), ("reserved", c_void_p),
+        ("pitch", c_size_t), ("height", c_size_t),
     ]  # fmt: skip
 
 
-class _Copy(ctypes.Structure):  # CUDA_MEMCPY3D
+class _Copy(Structure):  # CUDA_MEMCPY3D
     _fields_ = [
-        ("source", _CopySide), ("target", _CopySide),
-        ("width", ctypes.c_size_t), ("height", ctypes.c_size_t), ("depth", ctypes.c_size_t),
+        ("source", _CopySide), ("target", _CopySide), ("width", c_size_t), ("height", c_size_t), ("depth", c_size_t),
     ]  # fmt: skip
 
 
@@ -53,9 +51,9 @@ def replace_memsets(graph: torch.cuda.CUDAGraph, zeros: torch.Tensor) -> int:
     driver = _tested_driver()
     if driver is None:
         return 0
-    handle = ctypes.c_void_p(graph.raw_cuda_graph())
-    context = ctypes.c_void_p()
-    driver.cuCtxGetCurrent(ctypes.byref(context))
+    handle = c_void_p(graph.raw_cuda_graph())
+    context = c_void_p()
+    driver.cuCtxGetCurrent(byref(context))
     nodes = _list_nodes(driver.cuGraphGetNodes, handle) or ()
     return sum(_replace(driver, handle, context, node, zeros) for node in nodes)
 
@@ -78,8 +76,8 @@ def unavailable_reason(torch_version: str, driver_version: int | None, override:
 def _tested_driver() -> Any:
     """Return the CUDA driver library, or None where memsets stay; the log says why."""
     try:
-        driver, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
-        known = driver.cuDriverGetVersion(ctypes.byref(version)) == 0
+        driver, version = CDLL("libcuda.so.1"), c_int()
+        known = driver.cuDriverGetVersion(byref(version)) == 0
     except OSError:  # other systems have other names for it
         driver, known = None, False
     reason = unavailable_reason(torch.__version__, version.value if known else None, os.environ.get(VARIABLE))
@@ -89,12 +87,12 @@ def _tested_driver() -> Any:
 
 
 def _replace(driver: Any, graph: Any, context: Any, node: Any, zeros: torch.Tensor) -> bool:
-    kind = ctypes.c_int()
-    driver.cuGraphNodeGetType(node, ctypes.byref(kind))
+    kind = c_int()
+    driver.cuGraphNodeGetType(node, byref(kind))
     if kind.value != _MEMSET_NODE:
         return False
     memset = _Memset()
-    driver.cuGraphMemsetNodeGetParams(node, ctypes.byref(memset))
+    driver.cuGraphMemsetNodeGetParams(node, byref(memset))
     size = memset.element_size * memset.width
     if memset.value or memset.height != 1 or size > zeros.nbytes:
         return False
@@ -106,8 +104,8 @@ def _replace(driver: Any, graph: Any, context: Any, node: Any, zeros: torch.Tens
         _CopySide(memory_type=_DEVICE_MEMORY, device=address, pitch=size, height=1)
         for address in (zeros.data_ptr(), memset.target)
     )
-    copy, copy_node = _Copy(source, target, size, 1, 1), ctypes.c_void_p()
-    added = ctypes.byref(copy_node), graph, _array(before), len(before), ctypes.byref(copy), context
+    copy, copy_node = _Copy(source, target, size, 1, 1), c_void_p()
+    added = byref(copy_node), graph, _array(before), len(before), byref(copy), context
     if driver.cuGraphAddMemcpyNode(*added):
         return False
     if after and driver.cuGraphAddDependencies(graph, _array([copy_node] * len(after)), _array(after), len(after)):
@@ -117,16 +115,16 @@ def _replace(driver: Any, graph: Any, context: Any, node: Any, zeros: torch.Tens
     return True
 
 
-def _list_nodes(query: Callable[..., int], subject: Any) -> list[ctypes.c_void_p] | None:
+def _list_nodes(query: Callable[..., int], subject: Any) -> list[c_void_p] | None:
     """Return the nodes that a query of the driver lists; None where it fails."""
-    count = ctypes.c_size_t()
-    if query(subject, None, ctypes.byref(count)):
+    count = c_size_t()
+    if query(subject, None, byref(count)):
         return None
-    nodes = (ctypes.c_void_p * count.value)()
-    if count.value and query(subject, nodes, ctypes.byref(count)):
+    nodes = (c_void_p * count.value)()
+    if count.value and query(subject, nodes, byref(count)):
         return None
-    return [ctypes.c_void_p(node) for node in nodes]
+    return [c_void_p(node) for node in nodes]
 
 
-def _array(nodes: list[ctypes.c_void_p]) -> Any:
-    return (ctypes.c_void_p * len(nodes))(*nodes)
+def _array(nodes: list[c_void_p]) -> Any:
+    return (c_void_p * len(nodes))(*nodes)
