@@ -167,7 +167,7 @@ def _network(row: dict) -> str:
     return name if row["width"] == 64 else f"{name}, width {row['width']}"
 
 
-SPEED = {"training": _training, "usual": _usual, "methods": _methods, "augmentation": _gpu_augmentation}
+SPEED = {"training": _training, "usual": _usual, "pipeline": _usual, "methods": _methods, "augmentation": _gpu_augmentation}
 TABLES = {
     "results": results_table,
     "speed": speed_tables,

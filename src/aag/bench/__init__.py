@@ -1,8 +1,8 @@
-"""Speed and memory of every stage, measured on this machine in one go: `aag bench`.
+"""`aag bench`: speed and memory of every stage, measured on this machine in one go.
 
-training.py (with ceiling.py), usual.py, methods.py, augmentation.py (with rivals.py: torchvision), evaluation.py and
-startup.py (with first_step.py) measure; plan.py holds the sizes, machine.py says where it ran, and run.py saves the
-record that tables.py shows.
+plan.py holds the sizes. One module per section measures: training.py (with ceiling.py), pipeline.py, methods.py,
+augmentation.py, evaluation.py and startup.py (with first_step.py). peers.py has torchvision's transforms. machine.py
+describes the machine; run.py saves the record; tables.py shows it.
 """
 
-SECTIONS = ("training", "usual", "methods", "augmentation", "evaluation", "startup")  # in the order of the tables
+SECTIONS = ("training", "pipeline", "methods", "augmentation", "evaluation", "startup")  # in the order of the tables

@@ -1,4 +1,4 @@
-"""What the chip could do at most: the arithmetic of a view over the rate of matrix products measured here."""
+"""The highest speed this device could reach: FLOP per view, at the rate of matrix products measured here."""
 
 from typing import Any
 
@@ -10,10 +10,11 @@ from aag.bench.plan import Plan
 from aag.bench.timing import measure
 
 
-def flop_per_view(spec: nets.EncoderSpec) -> tuple[int, int]:
-    """Of the forward pass, and of forward and backward; 2 for each multiply-add of a convolution or matrix product.
+def count_flop(spec: nets.EncoderSpec) -> tuple[int, int]:
+    """Return the FLOP per view of the forward pass, and of forward and backward; a multiply-add counts as 2.
 
-    Counted as they run, on a device without memory: the first convolution has no gradient to hand back.
+    Counts convolutions and matrix products as they run, on the meta device. The first convolution computes no
+    gradient of its input.
     """
     encoder = nets.build(spec).to("meta")
     views = torch.zeros(2, 3, spec.image_size, spec.image_size, dtype=torch.uint8, device="meta")
@@ -24,9 +25,9 @@ def flop_per_view(spec: nets.EncoderSpec) -> tuple[int, int]:
     return forward // len(views), counter.get_total_flops() // len(views)
 
 
-def rates(plan: Plan, dtype: torch.dtype) -> dict[str, Any]:
-    """FLOP a second of a large product in the network's precision, and bytes a second of a large copy; the best."""
-    size, device = plan.matmul_size, plan.device
+def measure_rates(plan: Plan) -> dict[str, Any]:
+    """Return the best FLOP/s of a large matrix product in the network's precision, and bytes/s of a large copy."""
+    size, device, dtype = plan.matmul_size, plan.device, plan.autocast_dtype or torch.float32
     calls = 20 if plan.cuda else 3
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))  # zeros would draw less power
     product = torch.empty_like(a)

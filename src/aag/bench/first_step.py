@@ -1,55 +1,60 @@
-"""`aag train` until its first step is done: python -m aag.bench.first_step STARTED OPTIONS…
+"""Train until the first step is done: python -m aag.bench.first_step JSON
 
-STARTED is the time (time.monotonic) before this process was started. The last line printed is a JSON object.
+The JSON names the run and the time (time.monotonic) before this process was started, see startup.py. The last line
+printed is a JSON object.
 """
 
 import json
 import sys
 import time
+from pathlib import Path
 
-from aag.cli import train_config
+from rich.console import Console
+
+from aag.bench.timing import wait
+from aag.training import Callback, Execution, RunSettings, Trainer, train_run
+from aag.training.progress import Progress
 
 
-def main() -> None:
-    started = float(sys.argv[1])
-    config = train_config(sys.argv[2:])
+class FirstStep(Callback):
+    """Stops training after its first step and keeps the time of it."""
 
-    from rich.console import Console
+    def __init__(self, started: float) -> None:
+        self.started, self.seconds, self.warm_up_seconds = started, 0.0, 0.0
 
-    from aag.bench.timing import wait
-    from aag.training import train
-    from aag.training.loop import Trainer
-    from aag.training.reporter import Terminal
-    from aag.training.runtime import Runtime
+    def on_start(self, trainer: Trainer) -> None:
+        self.trainer = trainer
 
-    class Watch(Terminal):
-        warm_up_seconds = 0.0
-        seconds: float | None = None
+    def on_ready(self, trainer: Trainer, seconds: float) -> None:
+        self.warm_up_seconds = seconds
 
-        def start(self, trainer: Trainer, reached: int) -> None:
-            self.trainer = trainer
-            super().start(trainer, reached)
+    def should_stop(self) -> bool:
+        if not self.seconds and self.trainer.position()["step"]:
+            wait(self.trainer.runtime.device)
+            self.seconds = time.monotonic() - self.started
+        return bool(self.seconds)
 
-        def warm(self, runtime: Runtime, seconds: float) -> None:
-            self.warm_up_seconds = seconds
-            super().warm(runtime, seconds)
 
-        def should_stop(self) -> bool:
-            progress = self.trainer.progress
-            if not progress.step and not progress.epoch:
-                return False
-            if self.seconds is None:
-                wait(self.trainer.runtime.device)
-                self.seconds = time.monotonic() - started
-            return True
-
-    watch = Watch(Console())
-    with watch:
-        train(config, watch, watch.should_stop)
-    print()
-    told = {"seconds": watch.seconds, "warm_up_seconds": watch.warm_up_seconds, "runtime": str(watch.trainer.runtime)}
-    print(json.dumps(told))
+def main(job_json: str) -> None:
+    job = json.loads(job_json)
+    execution = Execution(
+        out=Path(job["out"]),
+        device=job["device"],
+        compile=job["compile"],
+        data_root=Path(job["data_root"]) if job["data_root"] else None,
+    )
+    first = FirstStep(job["started"])
+    with Progress(Console()) as progress:
+        train_run(
+            RunSettings.from_json(job["settings"]),
+            execution,
+            recipe=job["recipe"],
+            callbacks=[progress, first],
+            should_stop=first.should_stop,
+        )
+    runtime = str(first.trainer.runtime)
+    print(f"\n{json.dumps({'seconds': first.seconds, 'warm_up_seconds': first.warm_up_seconds, 'runtime': runtime})}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

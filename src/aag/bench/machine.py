@@ -1,4 +1,4 @@
-"""Where a benchmark ran, and whether it had the machine to itself."""
+"""The machine that a benchmark ran on, and how busy other processes kept it."""
 
 import os
 import platform
@@ -11,11 +11,11 @@ from typing import Any
 from aag.bench.plan import Plan, cores
 from aag.provenance import provenance
 
-BUSY = 0.15  # of a core: where others take more, timings on the CPU are theirs, too
+BUSY = 0.15  # cores used by other processes, above which timings are not to be trusted
 
 
 def hardware(plan: Plan) -> dict[str, Any]:
-    """What two records must share for their numbers to stand side by side."""
+    """Return what must be equal for the numbers of two records to be compared."""
     return {
         "device": plan.device.type,
         "quick": plan.quick,
@@ -36,33 +36,33 @@ def cpu_model() -> str:
     return found[1] if found else platform.processor() or platform.machine()
 
 
-class Others:
-    """Watches, from its making on, what other processes take of the cores we may use.
+class OtherLoad:
+    """Measures, from its creation on, the CPU time that other processes use on our cores.
 
-    What the host of a virtual machine takes away counts, as far as it says so. A child of ours counts as another's
-    until it has ended and been waited for.
+    It includes the time that the host of a virtual machine reports as stolen. A child process of ours counts as
+    another process until it has ended.
     """
 
     def __init__(self) -> None:
-        self.before, self.started = _taken(), time.perf_counter()
+        self._before, self._started = _busy_seconds(), time.perf_counter()
 
     def cores(self) -> float | None:
-        """Cores' worth of CPU time until now; None if unknown."""
-        after, passed = _taken(), time.perf_counter() - self.started
-        if self.before is None or after is None:
+        """Return the mean number of cores in use by others since the start; None if unknown."""
+        after, passed = _busy_seconds(), time.perf_counter() - self._started
+        if self._before is None or after is None:
             return None
-        return max(0.0, round((after - self.before) / passed, 2))
+        return max(0.0, round((after - self._before) / passed, 2))
 
 
-def others(seconds: float = 1.0) -> float | None:
-    """Cores' worth of CPU time that other processes take just now; None if unknown."""
-    watch = Others()
+def other_load(seconds: float = 1.0) -> float | None:
+    """Return the number of cores that other processes use now; None if unknown."""
+    load = OtherLoad()
     time.sleep(seconds)
-    return watch.cores()
+    return load.cores()
 
 
-def _taken() -> float | None:
-    """Seconds of our cores that were not idle, less our own and our children's."""
+def _busy_seconds() -> float | None:
+    """Return the busy seconds of the cores we may use, minus our own and our children's."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
@@ -78,7 +78,7 @@ def _taken() -> float | None:
     return ticks / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
 
 
-def warning(busy: dict[str, float | None]) -> str | None:
-    """One line where others used the machine, else None."""
-    told = [f"{taken:.2f} of a core {when} the run" for when, taken in busy.items() if taken and taken > BUSY]
-    return f"warning: other processes took {', '.join(told)}: timings are theirs, too" if told else None
+def warning(load: dict[str, float | None]) -> str | None:
+    """Return one line if other processes used the machine, else None."""
+    busy = [f"{cores:.2f} cores {when} the run" for when, cores in load.items() if cores and cores > BUSY]
+    return f"warning: other processes used {', '.join(busy)}; the timings are unreliable" if busy else None

@@ -1,58 +1,53 @@
-"""What the rivals cost: a step of each beside the plain method of two views, and what some do between epochs.
+"""What the methods cost: a step of each compared with the plainest one, and the work that some do between epochs.
 
-The bars, on an H200: a view of Instance takes at most 1.5 times as long as one of the plain method; k-means of CIFAR's
-features less than 3 seconds, and AND's survey of its bank less than one.
+Targets on an H200: a view of Instance takes at most 1.5 times as long as one of ISIF; k-means of CIFAR's features takes
+less than 3 seconds; AND's neighbour search in its bank takes less than one.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from aag.bench.evaluation import clusters
+from aag.bench.evaluation import make_clusters
 from aag.bench.plan import Plan
-from aag.bench.timing import measure
-from aag.bench.training import Training, measured_row
+from aag.bench.timing import measure, timed_row
+from aag.bench.training import TimedTraining, measure_case
 from aag.cluster import kmeans, whiten
 from aag.methods import Method
 from aag.methods.bank import Bank
 
-SETTINGS = ("method", "recipe", "network", "width", "batch_size", "loss", "optimizer", "norm_images")
-ITERATIONS = 20  # of k-means, as DeepCluster has them
-
 
 def run(plan: Plan) -> dict[str, Any]:
-    rows = [measured_row(plan, config, SETTINGS, lambda training: _numbers(plan, training)) for config in plan.methods]
+    names = ("method", "recipe", "network", "width", "batch_size", "loss", "optimizer", "bn_group_size")
+    rows = [measure_case(plan, case, names, lambda timed: _numbers(plan, timed)) for case in plan.methods]
     compare(rows)
     return {
-        **{name: getattr(plan.methods[0], name) for name in ("network", "width", "batch_size")},
+        **plan.methods[0].options("network", "width", "batch_size"),
         "data": plan.data,
         "images": plan.training_images,
         "repeats": plan.methods_repeats,
         "protocol": (
-            "end to end: order, views and steps as the loop has them, without what a method does between epochs; "
-            "÷ plain: time of a view over that of the first row, whose method has two views and no memory; keeps: "
-            "the method's own buffers and parameters; memory: of PyTorch's allocator, peak reserved less the images' "
-            "bytes"
+            "end to end: order, views and steps as in training, without what a method does between epochs; ÷ plain: "
+            "time per view divided by that of the first row, a method with two views and no memory; keeps: the "
+            "method's own buffers and parameters; memory: peak reserved by PyTorch's allocator minus the images' bytes"
         ),
         "rows": rows,
-        "between_epochs": [_kmeans(plan), _whitening(plan), _survey(plan)],
+        "between_epochs": _between_epochs(plan),
     }
 
 
-def _numbers(plan: Plan, training: Training) -> dict[str, Any]:
-    timed = training.end_to_end(plan.methods_seconds, repeats=plan.methods_repeats, warm_up=plan.warm_up)
-    training.check()
+def _numbers(plan: Plan, timed: TimedTraining) -> dict[str, Any]:
+    end_to_end = timed.end_to_end(plan.methods_seconds, repeats=plan.methods_repeats, warm_up=plan.warm_up)
+    timed.check_finite()
     return {
-        "views": len(training.method.views),
-        **timed,
-        "keeps_bytes": kept_bytes(training.method),
-        "peak_memory_besides_images": training.memory_besides_images(),
-        "warm_up_seconds": training.warm_up_seconds,
-        "compile_cache": training.compile_cache,
+        "views": timed.views,
+        **end_to_end,
+        "keeps_bytes": kept_bytes(timed.trainer.method),
+        **timed.costs(),
     }
 
 
 def compare(rows: list[dict[str, Any]]) -> None:
-    """Adds the time of a view over that of the first row."""
+    """Add the time per view divided by the first row's."""
     plain = rows[0].get("views_per_second")
     for row in rows:
         if plain and "views_per_second" in row:
@@ -60,34 +55,22 @@ def compare(rows: list[dict[str, Any]]) -> None:
 
 
 def kept_bytes(method: Method) -> int:
-    """What a method remembers besides the encoder that it trains."""
+    """Return the bytes of a method's own state, which comes on top of the trained encoder."""
     return sum(value.nbytes for value in (*method.parameters(), *method.buffers()))
 
 
-def _kmeans(plan: Plan) -> dict[str, Any]:
-    count, width, k = plan.kmeans
-    x, _ = clusters(count, width, plan.device)
-    name = f"k-means, k = {k:,}, {ITERATIONS} iterations"
-    return _timed(plan, name, (count, width), lambda: kmeans(x, k, iterations=ITERATIONS))
-
-
-def _whitening(plan: Plan) -> dict[str, Any]:
-    count, width, dims = plan.whitening
-    x, _ = clusters(count, width, plan.device)
-    return _timed(plan, f"PCA-whitening to {dims}", (count, width), lambda: whiten(x, dims))
-
-
-def _survey(plan: Plan) -> dict[str, Any]:
+def _between_epochs(plan: Plan) -> list[dict[str, Any]]:
+    clustered, _ = make_clusters(*plan.kmeans[:2], plan.device)
+    whitened, _ = make_clusters(*plan.whitening[:2], plan.device)
     bank = Bank(*plan.bank).to(plan.device)
-    return _timed(plan, "neighbours and entropies of a memory bank", plan.bank, lambda: bank.find_neighbours(0.1))
+    k, dims = plan.kmeans[2], plan.whitening[2]
 
+    def row(name: str, size: tuple[int, ...], work: Callable[[], object]) -> dict[str, Any]:
+        timing = measure(work, repeats=plan.methods_repeats, warm_up=plan.warm_up, device=plan.device)
+        return timed_row(name, f"{size[0]:,} × {size[1]:,}", timing, size[0], "rows")
 
-def _timed(plan: Plan, name: str, size: tuple[int, int], work: Callable[[], object]) -> dict[str, Any]:
-    timing = measure(work, repeats=plan.methods_repeats, warm_up=plan.warm_up, device=plan.device)
-    return {
-        "name": name,
-        "size": f"{size[0]:,} × {size[1]:,}",
-        "median_seconds": timing.median,
-        **timing.rate(size[0]),
-        "of": "rows",
-    }
+    return [
+        row(f"k-means, k = {k:,}, 20 iterations", plan.kmeans, lambda: kmeans(clustered, k, iterations=20)),
+        row(f"PCA-whitening to {dims}", plan.whitening, lambda: whiten(whitened, dims)),
+        row("neighbours and entropies of a memory bank", plan.bank, lambda: bank.find_neighbours(0.1)),
+    ]

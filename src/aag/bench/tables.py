@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from aag.bench import SECTIONS
+from aag.text import pluralize
 
 AUGMENTATION = {  # column: heading
     "ours_cpu": "ours\nCPU, {threads} thr.",
@@ -17,46 +17,43 @@ AUGMENTATION = {  # column: heading
 
 
 def tables(record: dict[str, Any]) -> Iterator[Table]:
-    """Of each section that the record holds."""
-    for name in SECTIONS:
+    """Yield the tables of all sections in the record."""
+    for name, makers in MAKERS.items():
         if name in record:
-            for make in MAKERS[name]:
+            for make in makers:
                 yield make(record[name])
 
 
 def _training(section: dict[str, Any]) -> Table:
     matmul, copy = section["matmul_flops"] / 1e12, section["copy_bytes_per_second"] / 1e9
-    title = (
-        f"Training, three views an image; ms a step by stage "
-        f"({section['matmul_dtype']} products {matmul:,.3g} TFLOP/s, copies {copy:,.0f} GB/s)"
+    table = _table(
+        f"Training, three views per image: ms per step by stage "
+        f"({section['matmul_dtype']} products {matmul:,.3g} TFLOP/s, copies {copy:,.0f} GB/s)",
+        "recipe",
+        *("batch", "loader", "aug-\nment", "for-\nward", "back-\nward", "opti-\nmizer", "sum", "end to\nend"),
+        *("views/s", "of the\nceiling", "memory\nwithout\nimages", "warm-up\ns"),
     )
-    table = _table(title, "recipe")
-    stages = ("loader", "aug-\nment", "for-\nward", "back-\nward", "opti-\nmiser", "sum", "end to\nend")
-    for heading in ("batch", *stages, "views\na second", "of the\nceiling", "memory\nbesides\nimages", "warm-up\ns"):
-        table.add_column(heading, justify="right")
     names = ("loader", "augmentation", "forward", "backward", "optimiser", "sum", "end_to_end")
     for row in section["rows"]:
-        first = f"{row['recipe']}: {row['network']}, width {row['width']}\n{row.get('missing', row['runtime'])}"
-        if "missing" in row:
-            table.add_row(first, str(row["batch_size"]))
-            continue
-        table.add_row(
-            first,
-            str(row["batch_size"]),
-            *(f"{row[f'{name}_ms']:,.2f}" for name in names),
-            f"{row['views_per_second']['per_second']:,.0f}",
-            f"{row['share_of_ceiling']:.1%}",
-            _gib(row["peak_memory_besides_images"]),
-            f"{row['warm_up_seconds']:.1f}",
-        )
+        cells = [f"{row['recipe']}: {row['network']}, width {row['width']}\n{_state(row)}", str(row["batch_size"])]
+        if "missing" not in row:
+            cells += [
+                *(f"{row[f'{name}_ms']:,.2f}" for name in names),
+                f"{row['views_per_second']['per_second']:,.0f}",
+                f"{row['share_of_ceiling']:.1%}",
+                _gib(row["peak_memory_besides_images"]),
+                f"{row['warm_up_seconds']:.1f}",
+            ]
+        table.add_row(*cells)
     return table
 
 
-def _usual(section: dict[str, Any]) -> Table:
-    what = f"{section['network']}, width {section['width']}, batch {section['batch_size']}"
-    table = _table(f"The usual way: {what}, workers: {section['workers']}; views a second", "way")
-    for heading in ("loader alone", "end to end", "ms a step", "memory", "ours ÷ it"):
-        table.add_column(heading, justify="right")
+def _pipeline(section: dict[str, Any]) -> Table:
+    table = _table(
+        f"DataLoader pipeline: {_setup(section)}, {pluralize(section['workers'], 'worker')}; views/s",
+        "pipeline",
+        *("loader alone", "end to end", "ms per step", "memory", "ours ÷ it"),
+    )
     if "ours_views_per_second" in section:
         table.add_row("ours", "", f"{section['ours_views_per_second']:,.0f}", "", "", "")
     for row in section["rows"]:
@@ -65,23 +62,24 @@ def _usual(section: dict[str, Any]) -> Table:
             continue
         speeds = (row["loader_views_per_second"]["per_second"], row["views_per_second"]["per_second"])
         ratio = f"{row['ours_over']:.1f} ×" if "ours_over" in row else "–"
-        shown = [f"{speed:,.0f}" for speed in speeds]
-        table.add_row(row["name"], *shown, f"{row['end_to_end_ms']:,.2f}", _gib(row["peak_memory"]), ratio)
+        cells = [f"{speed:,.0f}" for speed in speeds]
+        table.add_row(row["name"], *cells, f"{row['end_to_end_ms']:,.2f}", _gib(row["peak_memory"]), ratio)
     return table
 
 
 def _augmentation(section: dict[str, Any]) -> Table:
-    table = _table(f"Augmentation, images a second ({section['images']:,} of {section['image_size']} px)", "family")
     rows = section["rows"]
     columns = [name for name in AUGMENTATION if any(name in row for row in rows)]
-    for name in columns:
-        table.add_column(AUGMENTATION[name].format(threads=section["threads"]), justify="right")
-    table.add_column("a core: ours,\nPIL, v2", justify="right")
-    ours = ["ours_cpu", *[name for name in columns if "gpu" in name][:1]]  # on the GPU as training has it
+    ours = ["ours_cpu", *[name for name in columns if "gpu" in name][:1]]  # on the GPU as in training
     ratios = [f"{name}_over_{kind}" for name in ours for kind in ("pil", "tensor")]
-    for name in ratios:
-        where, rival = ("GPU" if "gpu" in name else "CPU"), ("PIL" if name.endswith("pil") else "v2")
-        table.add_column(f"ours {where}\n÷ {rival}", justify="right")
+    places = [("GPU" if "gpu" in name else "CPU", "PIL" if name.endswith("pil") else "v2") for name in ratios]
+    table = _table(
+        f"Augmentation, images/s ({section['images']:,} images of {section['image_size']} px)",
+        "augmentation",
+        *(AUGMENTATION[name].format(threads=section["threads"]) for name in columns),
+        "per core: ours,\nPIL, v2",
+        *(f"ours {where}\n÷ {peer}" for where, peer in places),
+    )
     for row in rows:
         speeds = [f"{row[name]['per_second']:,.0f}" if name in row else "–" for name in columns]
         cores = [row[name]["per_core"] for name in columns if "per_core" in row.get(name, {})]
@@ -91,70 +89,69 @@ def _augmentation(section: dict[str, Any]) -> Table:
 
 
 def _methods(section: dict[str, Any]) -> Table:
-    what = f"{section['network']}, width {section['width']}, batch {section['batch_size']}"
-    table = _table(f"Methods: {what}; a step end to end, beside the plain method of two views", "method")
-    for heading in ("views", "ms a step", "views\na second", "time a view\n÷ plain", "keeps", "memory\nbesides images"):
-        table.add_column(heading, justify="right")
+    table = _table(
+        f"Methods: {_setup(section)}; a step compared with the first row (two views, no memory)",
+        "method",
+        *("views", "ms per step", "views/s", "time per view\n÷ plain", "keeps", "memory\nwithout images"),
+    )
     for row in section["rows"]:
-        first = f"{row['method']}\n{row.get('missing', row['runtime'])}"
-        if "missing" in row:
-            table.add_row(first)
-            continue
-        table.add_row(
-            first,
-            str(row["views"]),
-            f"{row['end_to_end_ms']:,.2f}",
-            f"{row['views_per_second']['per_second']:,.0f}",
-            f"{row['view_over_plain']:.2f} ×" if "view_over_plain" in row else "–",
-            f"{row['keeps_bytes'] / 1e6:,.1f} MB",
-            _gib(row["peak_memory_besides_images"]),
-        )
+        cells = [f"{row['method']}\n{_state(row)}"]
+        if "missing" not in row:
+            cells += [
+                str(row["views"]),
+                f"{row['end_to_end_ms']:,.2f}",
+                f"{row['views_per_second']['per_second']:,.0f}",
+                f"{row['view_over_plain']:.2f} ×" if "view_over_plain" in row else "–",
+                f"{row['keeps_bytes'] / 1e6:,.1f} MB",
+                _gib(row["peak_memory_besides_images"]),
+            ]
+        table.add_row(*cells)
     return table
 
 
-def _between_epochs(section: dict[str, Any]) -> Table:
-    return _timed("Between epochs", section["between_epochs"])
-
-
-def _evaluation(section: dict[str, Any]) -> Table:
-    return _timed("Evaluation", section["rows"])
-
-
-def _timed(title: str, rows: list[dict[str, Any]]) -> Table:
-    table = _table(title, "what")
-    table.add_column("size")
-    for heading in ("seconds", "first call", "a second"):
-        table.add_column(heading, justify="right")
+def _timings(title: str, rows: list[dict[str, Any]]) -> Table:
+    table = _table(title, "task", "size", "seconds", "first call", "rate")
+    table.columns[1].justify = "left"
     for row in rows:
-        rate = f"{row['per_second']:,.{0 if row['per_second'] > 100 else 1}f} {row['of']}"
+        rate = f"{row['per_second']:,.{0 if row['per_second'] > 100 else 1}f} {row['of']}/s"
         first = f"{row['first_seconds']:.3f}" if "first_seconds" in row else ""
         table.add_row(row["name"], row["size"], f"{row['median_seconds']:.3f}", first, rate)
     return table
 
 
 def _startup(section: dict[str, Any]) -> Table:
-    table = _table("Start-up", "command")
-    table.add_column("seconds", justify="right")
+    table = _table("Start-up", "command", "seconds")
     for row in section["rows"]:
         table.add_row(row["name"], f"{row['median_seconds']:.3f}")
     return table
+
+
+def _setup(section: dict[str, Any]) -> str:
+    return f"{section['network']}, width {section['width']}, batch {section['batch_size']}"
+
+
+def _state(row: dict[str, Any]) -> str:
+    return row["missing"] if "missing" in row else row["runtime"]
 
 
 def _gib(memory: int | None) -> str:
     return "–" if memory is None else f"{memory / 2**30:.2f} GiB"
 
 
-def _table(title: str, first: str) -> Table:
+def _table(title: str, first: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column(first)
+    for heading in columns:
+        table.add_column(heading, justify="right")
     return table
 
 
 MAKERS: dict[str, tuple[Callable[[dict[str, Any]], Table], ...]] = {
     "training": (_training,),
-    "usual": (_usual,),
-    "methods": (_methods, _between_epochs),
+    "pipeline": (_pipeline,),
+    "usual": (_pipeline,),  # the section's name in records up to version 0.1
+    "methods": (_methods, lambda section: _timings("Between epochs", section["between_epochs"])),
     "augmentation": (_augmentation,),
-    "evaluation": (_evaluation,),
+    "evaluation": (lambda section: _timings("Evaluation", section["rows"]),),
     "startup": (_startup,),
 }

@@ -1,8 +1,8 @@
-"""Timing: warm-up calls, then repeats, each waited for; and where the count of memory starts."""
+"""Timings: warm-up calls, then repeats, each until the device is done; and peak memory."""
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -25,29 +25,35 @@ class Timing:
         return min(self.seconds)
 
     def rate(self, count: int) -> dict[str, Any]:
-        """`count` things in each repeat, as things a second."""
+        """Return how many things are done per second, with `count` of them in each repeat."""
         return {"per_second": count / self.median, "count": count, "seconds": list(self.seconds)}
 
 
+def timed_row(name: str, size: str, timing: Timing, count: int, unit: str, **more: Any) -> dict[str, Any]:
+    """Return a row of a record: the median time, and `count` units per repeat as a rate."""
+    return {"name": name, "size": size, **more, "median_seconds": timing.median, **timing.rate(count), "of": unit}
+
+
 def measure(work: Callable[[], object], *, repeats: int, warm_up: int = 1, device: torch.device = CPU) -> Timing:
-    """The clock stops when the device has finished, not when its queue has been filled."""
+    """Time calls until the device is done, not until its queue is filled."""
     return interleaved([work], repeats=repeats, warm_up=warm_up, device=device)[0]
 
 
 def interleaved(
-    works: list[Callable[[], object]], *, repeats: int, warm_up: int = 1, device: torch.device = CPU
+    works: Sequence[Callable[[], object]], *, repeats: int, warm_up: int = 1, device: torch.device = CPU
 ) -> list[Timing]:
-    """Each work once, then each again …: what slows the machine for a while meets them all, and differences hold."""
-    for work in works * warm_up:
+    """Time several functions in turns, so that a slow phase of the machine affects all and differences stay valid."""
+    for work in list(works) * warm_up:
         work()
     seconds: list[list[float]] = [[] for _ in works]
     for _ in range(repeats):
-        for work, taken in zip(works, seconds, strict=True):
-            taken.append(once(work, device))
-    return [Timing(tuple(taken)) for taken in seconds]
+        for work, times in zip(works, seconds, strict=True):
+            times.append(once(work, device))
+    return [Timing(tuple(times)) for times in seconds]
 
 
 def once(work: Callable[[], object], device: torch.device = CPU) -> float:
+    """Return the seconds of one call."""
     wait(device)
     started = time.perf_counter()
     work()
@@ -60,17 +66,17 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def fresh_memory(device: torch.device) -> None:
-    """Gives back what earlier measurements left, and starts the count of the peak."""
+def reset_memory(device: torch.device) -> None:
+    """Free what earlier measurements left, and restart the count of peak memory."""
     gc.collect()
     if device.type != "cuda":
         return
-    torch._dynamo.reset()  # compiled functions hold on to their tensors
+    torch._dynamo.reset()  # compiled functions keep tensors alive
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Bytes that PyTorch's allocator has held at most since `fresh_memory`; None on a CPU."""
+    """Return the most bytes that PyTorch's allocator reserved since `reset_memory`; None on a CPU."""
     return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None

@@ -7,24 +7,24 @@ from aag.bench.run import bench
 from aag.cli.output import make_console
 from aag.cli.parsing import parse
 
-WIDTH = 150  # of the tables, where the output is no terminal
+WIDTH = 150  # of the tables, where the output is not a terminal
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Speed and memory of every stage on this machine, compared with a DataLoader pipeline: tables and a record."""
+    """Measure speed and memory of every stage on this machine, compared with a DataLoader pipeline."""
 
     device: str = "auto"
-    """auto, cpu or cuda."""
+    """auto, cpu, cuda or cuda:N."""
     quick: bool = False
-    """Tiny sizes, in seconds: a test of the benchmark, no measurement."""
+    """Tiny sizes, in seconds: tests that the benchmark runs, measures nothing."""
     save: str = ""
-    """The record's file, or none. Default: results/bench/DEVICE-DATE.json; with --quick none."""
+    """File of the record, or none. Default: results/bench/DEVICE-DATE.json; with --quick none."""
     only: tuple[str, ...] = ()
-    """Sections to run: training, usual, methods, augmentation, evaluation, startup; the others in the record's file
-    stay. Default: all."""
+    """Sections to measure: training, pipeline, methods, augmentation, evaluation, startup. Others in the file are kept.
+    Default: all."""
     data: str = "sample"
-    """Whose images, as in aag train. The bundled ones are repeated to 50,000 (to 3,000 on a CPU)."""
+    """Source of the images, as in aag train. They are repeated to 50,000 (to 3,000 on a CPU) where there are fewer."""
     data_root: str = ""
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
 

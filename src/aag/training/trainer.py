@@ -121,6 +121,10 @@ class Trainer:
             torch.cuda.reset_peak_memory_stats(self.runtime.device)
         self._build_step(self.runtime)
 
+    def close(self) -> None:
+        """Undo what `prepare` changed outside of the trainer: a plain runtime turns kernels off. `fit` does it itself."""
+        self._stack.close()
+
     def _build_step(self, runtime: Runtime) -> None:
         self.runtime = runtime
         if runtime.is_plain:
