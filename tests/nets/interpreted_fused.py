@@ -20,7 +20,7 @@ from aag.nets import Encoder, EncoderSpec, build, convolutions, kernel_context
 from aag.nets import fused as fused_module
 from aag.nets.alexnet import AlexNet
 from aag.nets.fused import Fused, unsupported_reason
-from aag.nets.heads import linear_head, mlp_head
+from aag.nets.heads import mlp_head
 from aag.nets.layers import ConvNorm, GhostBatchNorm2d, Linear, MaxPool, use_ghost_batch_norm
 from aag.nets.resnet import BasicBlock, Bottleneck, ResNet
 from aag.training.optimizers import LARS, SGD, Optimizer
@@ -41,7 +41,7 @@ def network(name: str, photographs: Tensor, groups: int = 0, group_size: int = 0
     torch.manual_seed(1)
     encoder = build(EncoderSpec("resnet18", width=16))
     encoder.backbone = backbone = make()
-    encoder.head = (mlp_head if name == "bottlenecks" else linear_head)(backbone.feature_dim, 24)
+    encoder.head = (mlp_head if name == "bottlenecks" else Linear)(backbone.feature_dim, 24)
     as_if_trained(encoder)
     if groups:
         use_ghost_batch_norm(encoder, group_size)
