@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError
 
 TEMPERATURES = (0.001, 1000.0)  # below, cosines over τ lose their digits in float32; above, all pairs look alike
 
@@ -48,16 +48,6 @@ def gnt_xent(x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: floa
 def nt_xent(x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: float = 0.1) -> Tensor:
     """Return the same sum with the positive in every denominator: the paper's NT-Xent ablation."""
     return _mean_total(components(x, y, z, temperature=temperature, keep_positive=True))
-
-
-LOSSES = {"gnt-xent": gnt_xent, "nt-xent": nt_xent}
-
-
-def keeps_positive(name: str) -> bool:
-    """Whether the loss of this name keeps the positive in its denominators."""
-    if name not in LOSSES:
-        raise unknown("loss", name, LOSSES)
-    return name == "nt-xent"
 
 
 def similarities(x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: float = 0.1) -> Similarities:

@@ -12,17 +12,15 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from checks import as_if_trained, check_contrast, check_pools
 from torch import Tensor, nn
-from weights import as_if_trained
 
 from aag import AAGError, kernels
-from aag.augment import BasicAugment
-from aag.methods.aag import AAG
 from aag.nets import Encoder, EncoderSpec, build, convolutions, kernel_context
 from aag.nets import fused as fused_module
 from aag.nets.alexnet import AlexNet
 from aag.nets.fused import Fused, unsupported_reason
-from aag.nets.heads import linear_head, mlp_head
+from aag.nets.heads import mlp_head
 from aag.nets.layers import ConvNorm, GhostBatchNorm2d, Linear, MaxPool, use_ghost_batch_norm
 from aag.nets.resnet import BasicBlock, Bottleneck, ResNet
 from aag.training.optimizers import LARS, SGD, Optimizer
@@ -43,7 +41,7 @@ def network(name: str, photographs: Tensor, groups: int = 0, group_size: int = 0
     torch.manual_seed(1)
     encoder = build(EncoderSpec("resnet18", width=16))
     encoder.backbone = backbone = make()
-    encoder.head = (mlp_head if name == "bottlenecks" else linear_head)(backbone.feature_dim, 24)
+    encoder.head = (mlp_head if name == "bottlenecks" else Linear)(backbone.feature_dim, 24)
     as_if_trained(encoder)
     if groups:
         use_ghost_batch_norm(encoder, group_size)
@@ -389,35 +387,10 @@ def test_pool_with_other_settings_is_not_bypassed(change):
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
-def assert_same(work, reference, *given: Tensor, **tolerance: float) -> None:
-    """Compare results, and gradients with respect to `given`."""
-    assert kernels.enabled(given[0])
-    found = []
-    for way in (work, reference):
-        inputs = [value.detach().clone().requires_grad_() for value in given]
-        result = way(*inputs)
-        random = torch.Generator().manual_seed(5)
-        result.backward(torch.randn(result.shape, generator=random).to(result.dtype))
-        found.append([result.detach(), *(value.grad for value in inputs)])
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, **tolerance)
-
-
 @pytest.mark.parametrize("shape", [(2, 16, 8, 8), (3, 48, 7, 5), (1, 64, 2, 3), (5, 192, 4, 4)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_pool_is_the_librarys(shape, dtype):
-    from aag.kernels.pool import max_pool, mean_pool
-
-    random = torch.Generator().manual_seed(6)
-    lowest = -2 if dtype == torch.float32 else 0  # the interpreter orders bfloat16 by its bits
-    ties = torch.randint(lowest, 3, shape, generator=random).to(dtype).to(memory_format=torch.channels_last)
-    assert_same(max_pool, lambda x: F.max_pool2d(x, 2), ties, rtol=0, atol=0)
-    small = {} if dtype == torch.float32 else {"rtol": 1e-2, "atol": 1e-2}
-    x = torch.randn(shape, generator=random).to(dtype)  # not channels last
-    x = x if dtype == torch.float32 else x.abs()
-    assert_same(max_pool, lambda x: F.max_pool2d(x, 2), x, rtol=0, atol=0)
-    assert_same(mean_pool, lambda x: x.mean(dim=(2, 3)), x, **small)
-    assert_same(mean_pool, lambda x: x.mean(dim=(2, 3)), ties, **small)
+def test_pools_are_the_librarys(shape, dtype):
+    check_pools(shape, dtype, "cpu", nonnegative=dtype == torch.bfloat16)  # the interpreter orders these by their bits
 
 
 @pytest.mark.parametrize("channels", [16, 80])
@@ -435,32 +408,13 @@ def test_flipped_weights_compute_input_gradients(channels):
     torch.testing.assert_close(F.conv2d(grad, flipped, padding=1), back, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("keep_positive", [False, True], ids=["GNT-Xent", "NT-Xent"])
+@pytest.mark.parametrize("loss", ["gnt-xent", "nt-xent"])
 @pytest.mark.parametrize(
     ("views", "n", "width", "temperature"), [(2, 5, 24, 0.1), (3, 6, 24, 0.1), (3, 2, 16, 0.5), (3, 11, 40, 0.02)]
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_contrast_is_algorithm_1(dtype, views, n, width, temperature, keep_positive):
-    method = AAG([BasicAugment()] * views, temperature, keep_positive)
-    random = torch.Generator().manual_seed(8)
-    centres = torch.randn(n, width, generator=random).repeat(views, 1)
-    given = (centres + torch.randn(views * n, width, generator=random)) * torch.rand(views * n, 1, generator=random)
-    found = []
-    for kind in (dtype, torch.float64):
-        v = given.to(dtype).to(kind).detach().requires_grad_()
-        with kernels.disabled() if kind == torch.float64 else contextlib.nullcontext():
-            loss, log, _ = method.loss(v.split(n), torch.arange(n))
-        (0.37 * loss).backward()
-        found.append({"loss": loss.detach(), **dict(zip(method.logs, log, strict=True)), "gradient": v.grad})
-    ours, exact = found
-    assert ours.keys() == exact.keys()
-    assert len(exact) == {2: 7, 3: 9}[views]
-    assert ours["gradient"].dtype == dtype
-    for name, expected in exact.items():
-        near = 1e-2 if name == "gradient" and dtype == torch.bfloat16 else 1e-5
-        size = max(expected.norm().item(), 1 / temperature if "loss" in name else 0)  # it is a difference of such
-        error = (ours[name].double() - expected).norm()
-        assert error < near * size + 1e-6, f"{name}: {ours[name]} is not {expected}"
+def test_contrast_is_algorithm_1(dtype, views, n, width, temperature, loss):
+    check_contrast(views, n, width, temperature, loss, dtype, "cpu")
 
 
 def test_contrast_of_two_views_has_no_auxiliary_terms():

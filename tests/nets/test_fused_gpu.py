@@ -2,19 +2,16 @@
 
 import copy
 import ctypes
-from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
+from checks import as_if_trained, check_contrast, check_pools
 from torch import Tensor
-from weights import as_if_trained
 
 from aag import kernels
-from aag.augment import BasicAugment
-from aag.methods.aag import AAG
 from aag.nets import Encoder, EncoderSpec, build
-from aag.training.graph import copies_for_sets
+from aag.training.graph import replace_memsets
 from aag.training.optimizers import LARS, SGD, Optimizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -109,50 +106,16 @@ def test_learning_in_groups_as_the_optimizer_does(photographs, network, dtype):
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
-@pytest.mark.parametrize("keep_positive", [False, True], ids=["GNT-Xent", "NT-Xent"])
+@pytest.mark.parametrize("loss", ["gnt-xent", "nt-xent"])
 @pytest.mark.parametrize(("views", "n"), [(2, 128), (3, 128), (3, 100), (3, 2), (3, 600)])
-def test_contrast_is_algorithm_1(views, n, keep_positive, dtype):
-    method = AAG([BasicAugment()] * views, 0.1, keep_positive)
-    random = torch.Generator().manual_seed(4)
-    given = torch.randn(n, 128, generator=random).repeat(views, 1) + torch.randn(views * n, 128, generator=random)
-    found = []
-    for kind in (dtype, torch.float64):
-        v = given.to(dtype).to("cuda", kind).requires_grad_()
-        with kernels.disabled() if kind == torch.float64 else nullcontext():
-            loss, log, _ = method.loss(v.split(n), torch.arange(n))
-        (0.37 * loss).backward()
-        found.append({"loss": loss.detach(), **dict(zip(method.logs, log, strict=True)), "gradient": v.grad})
-    ours, exact = found
-    assert ours.keys() == exact.keys()
-    assert ours["gradient"].dtype == dtype
-    for name, expected in exact.items():
-        near = 1e-2 if name == "gradient" and dtype == torch.bfloat16 else 1e-5
-        size = max(expected.norm().item(), 10 if "loss" in name else 0)  # a loss is a difference of cosines over τ
-        error = (ours[name].double() - expected).norm()
-        assert error < near * size + 1e-6, f"{name}: {ours[name]} is not {expected}"
+def test_contrast_is_algorithm_1(views, n, loss, dtype):
+    check_contrast(views, n, 128, 0.1, loss, dtype, "cuda")
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("shape", [(32, 64, 32, 32), (5, 192, 13, 9), (3, 16, 2, 3)], ids=str)
 def test_pools_are_the_librarys(shape, dtype):
-    from aag.kernels.pool import max_pool, mean_pool
-
-    random = torch.Generator().manual_seed(5)
-    ties = torch.randint(-2, 3, shape, generator=random).to("cuda", dtype).to(memory_format=torch.channels_last)
-    for x in (ties, torch.randn(shape, generator=random).to("cuda", dtype)):
-        for ours, theirs, near in (
-            (max_pool, lambda x: F.max_pool2d(x, 2), 0.0),
-            (mean_pool, lambda x: x.mean(dim=(2, 3)), 1e-2 if dtype == torch.bfloat16 else 1e-5),
-        ):
-            found = []
-            for pool in (ours, theirs):
-                given = x.clone().requires_grad_()
-                result = pool(given)
-                grad = torch.randn(result.shape, generator=random.manual_seed(6)).to("cuda", dtype)
-                result.backward(grad)
-                found.append((result.detach(), given.grad))
-            for mine, reference in zip(*found, strict=True):
-                torch.testing.assert_close(mine, reference, rtol=near, atol=near)
+    check_pools(shape, dtype, "cuda")
 
 
 # --- graphs ----------------------------------------------------------------------------------------------------------
@@ -179,7 +142,7 @@ def test_memsets_of_zeros_become_copies():
         fill(y[500:], 1, 4)
         fill(long, 0, 4096)
     zeros = torch.zeros(1024, dtype=torch.uint8, device="cuda")
-    assert copies_for_sets(graph, zeros) == 2
+    assert replace_memsets(graph, zeros) == 2
     graph.instantiate()
 
     expected = x.clone()
@@ -220,7 +183,7 @@ def test_a_graph_of_convolutions_computes_the_same_without_memsets():
     with torch.cuda.graph(graph):
         found = both_ways()
     zeros = torch.zeros(2**20, dtype=torch.uint8, device="cuda")
-    assert copies_for_sets(graph, zeros) >= 0
+    assert replace_memsets(graph, zeros) >= 0
     graph.instantiate()
     for _ in range(2):
         for value in found:

@@ -9,11 +9,7 @@ def build_head(name: str, features: int, embedding: int) -> tuple[nn.Module, int
     """Build the head linear, mlp or none, and return it with the size of its output."""
     if name == "none":
         return nn.Identity(), features
-    return (mlp_head if name == "mlp" else linear_head)(features, embedding), embedding
-
-
-def linear_head(features: int, embedding: int) -> nn.Module:
-    return Linear(features, embedding)
+    return (mlp_head if name == "mlp" else Linear)(features, embedding), embedding
 
 
 def mlp_head(features: int, embedding: int) -> nn.Module:

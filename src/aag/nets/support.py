@@ -8,21 +8,16 @@ from torch import nn
 
 from aag.nets.alexnet import AlexNet
 from aag.nets.encoder import Encoder
-from aag.nets.layers import (
-    ConvNorm,
-    GhostBatchNorm1d,
-    GhostBatchNorm2d,
-    Linear,
-    MaxPool,
-    ScaleBatchNorm1d,
-)
+from aag.nets.layers import ConvNorm, GhostBatchNorm1d, GhostBatchNorm2d, Linear, MaxPool, ScaleBatchNorm1d
 from aag.nets.resnet import BasicBlock, Bottleneck, ResNet
 
-_CONTAINERS = (nn.ModuleList, nn.Sequential, nn.Flatten, nn.ReLU, nn.Identity)
-_NORMS = (nn.BatchNorm1d, ScaleBatchNorm1d, GhostBatchNorm1d, nn.BatchNorm2d, GhostBatchNorm2d)
-_LAYERS = (Encoder, ResNet, AlexNet, BasicBlock, Bottleneck, ConvNorm, nn.Conv2d, Linear, MaxPool)
-# With the methods that kernels replace or rely on, as they were defined: assigning to a class overrides them, too.
-_METHODS = {kind: (kind.forward, kind.__call__) for kind in (*_CONTAINERS, *_NORMS, *_LAYERS)}
+_TYPES: tuple[type[nn.Module], ...] = (
+    Encoder, ResNet, AlexNet, BasicBlock, Bottleneck, ConvNorm, nn.Conv2d, nn.BatchNorm2d, GhostBatchNorm2d, MaxPool,
+    Linear, nn.BatchNorm1d, ScaleBatchNorm1d, GhostBatchNorm1d, nn.ModuleList, nn.Sequential, nn.Flatten, nn.ReLU,
+    nn.Identity,
+)  # fmt: skip
+# The methods as they were defined: assigning to a class overrides them, too.
+_METHODS = {kind: (kind.forward, kind.__call__) for kind in _TYPES}
 _NORMALISE = Encoder.normalise
 
 
