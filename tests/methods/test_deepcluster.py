@@ -40,7 +40,9 @@ def cluster(method, epoch=0, seed=0):
 
 def test_no_more_clusters_than_a_tenth_of_the_images():
     deepcluster(15, clusters=2)
-    with pytest.raises(AAGError, match="10 clusters leave fewer than 10 of 95 images to each; use at most --clusters 9"):
+    with pytest.raises(
+        AAGError, match="10 clusters leave fewer than 10 of 95 images to each; use at most --clusters 9"
+    ):
         deepcluster(95, clusters=10)
 
 
