@@ -21,7 +21,7 @@ def make_method(
     train: TrainSettings | None = None,
     **settings: Any,
 ) -> Any:
-    """Make a method with these settings, set up for an encoder (by default one with 6 dimensions) and so many images."""
+    """Make a method, set up for an encoder (by default one with 6 dimensions) and so many images."""
     method = kind(kind.settings_type(**settings))
     method.setup(MethodContext(encoder or make_encoder(embedding=6), images, train or TrainSettings()))
     return method
