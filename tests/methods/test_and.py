@@ -52,7 +52,7 @@ def test_anchors_are_those_of_lowest_entropy_with_their_nearest_neighbour(method
 
 def test_count_is_rounded_down():
     method = make_method(AND, images=7)
-    method.discover(1)
+    method.choose_anchors(1)
     assert method.anchor.sum() == 1
 
 

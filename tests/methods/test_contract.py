@@ -119,7 +119,7 @@ def test_embeddings_have_the_batch_in_dim_1_and_logs_have_names(name, photograph
     embeddings = method.embed(encoder, batch.views)
     for part in embeddings if isinstance(embeddings, tuple) else (embeddings,):
         assert part.shape[1] == N
-    output = method.loss(embeddings, batch.index)
+    output = method.loss(embeddings, batch.indices)
     assert output.loss.shape == ()
     assert output.loss.requires_grad
     assert torch.isfinite(output.loss)
@@ -135,7 +135,7 @@ def test_half_precision_embeddings_are_compared_in_float32(name, photographs):
     embeddings = made.method.embed(made.step.encoder, batch.views)
     parts = [part.detach().bfloat16() for part in (embeddings if isinstance(embeddings, tuple) else (embeddings,))]
     half, whole = (
-        made.method.loss(tuple(cast) if isinstance(embeddings, tuple) else cast[0], batch.index).loss
+        made.method.loss(tuple(cast) if isinstance(embeddings, tuple) else cast[0], batch.indices).loss
         for cast in (parts, [part.float() for part in parts])
     )
     assert half.dtype == torch.float32
@@ -198,7 +198,7 @@ def test_a_step_reads_no_value_draws_no_number_and_moves_no_state(name, photogra
     addresses = {key: value.data_ptr() for key, value in made.step.state().items()}
     batch, generator = made.batch(1), torch.get_rng_state()
     with HostReads() as reads:
-        output = made.method(made.step.encoder, batch.views, batch.index)
+        output = made.method(made.step.encoder, batch.views, batch.indices)
         output.loss.backward()
         with torch.no_grad():
             made.method.after_step(made.step.encoder, *output.carry)
