@@ -1,9 +1,13 @@
+import os
 from functools import cache
+
+# Before torch: test processes run side by side, and threads that wait for a busy core cost more than they bring. The
+# environment is inherited by the commands that tests start; it also keeps training from choosing a number itself.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
 
-# Test processes run side by side, and threads that wait for a core held by another cost more than they bring.
 torch.set_num_threads(1)
 
 

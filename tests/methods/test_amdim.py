@@ -4,15 +4,24 @@ import math
 
 import pytest
 import torch
+from making import make_encoder, make_method
 
-from aag import AAGError, nets
-from aag.config import recipe_config
+from aag import AAGError
 from aag.methods.amdim import AMDIM, predict
-from aag.methods.base import Setting
+from aag.settings import TrainSettings
 
 
 def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.fixture
+def encoder():
+    return make_encoder(network="amdim", width=1, head="none")
+
+
+def amdim(encoder, images=100, seed=0, **settings):
+    return make_method(AMDIM, encoder, images, TrainSettings(seed=seed), **settings)
 
 
 def by_loop(source, target, clip):
@@ -53,68 +62,52 @@ def test_scores_are_clipped_before_they_are_compared_and_not_before_the_penalty(
     assert penalty.item() == pytest.approx(2e12, rel=1e-5)
 
 
-def test_the_loss_is_three_predictions_both_ways():
-    method = AMDIM((), 100, penalty=0.05, seed=7)
+def test_the_loss_is_three_predictions_both_ways(encoder):
+    method = amdim(encoder, seed=7)
     n, size = 3, 4
     r1, r5, r7 = random(2, n, 1, size), random(2, n, 25, size, seed=1), random(2, n, 49, size, seed=2)
     index = torch.tensor([5, 99, 0])
-    place = method.places(index)
+    position = method.positions(index)
     total, parts, penalty = 0.0, [], 0.0
     for source, target in (("1", r5), ("1", r7), ("5", r5)):
         part = 0.0
         for a, b in ((0, 1), (1, 0)):
-            chosen = r1[a, :, 0] if source == "1" else torch.stack([r5[a, i, place[a, i]] for i in range(n)])
+            chosen = r1[a, :, 0] if source == "1" else torch.stack([r5[a, i, position[a, i]] for i in range(n)])
             nce, square = by_loop(chosen, target[b], 20.0)
             part += nce / 2
             penalty += 0.05 * square / 2
         parts.append(part)
         total += part
-    outcome = method.loss([r1, r5, r7], index)
-    assert outcome.loss.item() == pytest.approx(total + penalty, rel=1e-9)
-    assert [value.item() for value in outcome.log] == pytest.approx([*parts, penalty], rel=1e-9)
-    assert len(outcome.log) == len(method.logs)
+    output = method.loss([r1, r5, r7], index)
+    assert output.loss.item() == pytest.approx(total + penalty, rel=1e-9)
+    assert [value.item() for value in output.log] == pytest.approx([*parts, penalty], rel=1e-9)
     maps = [r.requires_grad_() for r in (r1, r5, r7)]
     assert torch.autograd.gradcheck(lambda *v: method.loss(v, index).loss, maps, fast_mode=True)
 
 
-def test_half_precision_maps_are_compared_in_full():
-    method = AMDIM((), 100)
-    maps = [random(2, 3, p, 8).bfloat16() for p in (1, 25, 49)]
-    index = torch.arange(3)
-    same = method.loss([r.float() for r in maps], index).loss
-    assert same.dtype == torch.float32
-    assert torch.equal(method.loss(maps, index).loss, same)
-
-
-def test_places_are_counted_by_step_image_and_view():
-    method = AMDIM((), 1000, seed=1)
+def test_positions_are_drawn_by_step_image_and_view(encoder):
+    method = amdim(encoder, 1000, seed=1)
     index = torch.arange(1000)
-    first = method.places(index)
+    first = method.positions(index)
     assert first.shape == (2, 1000)
     assert first.flatten().bincount(minlength=25).shape == (25,)
     assert first.flatten().bincount().min() > 40  # of 80
-    assert torch.equal(method.places(index[500:]), first[:, 500:])  # whatever else is in the batch
+    assert torch.equal(method.positions(index[500:]), first[:, 500:])  # whatever else is in the batch
     assert (first[0] == first[1]).float().mean() < 0.1
     method.after_step(None)
     assert method.step == 1
-    assert (method.places(index) == first).float().mean() < 0.1
-    other = AMDIM((), 1000, seed=1)
+    assert (method.positions(index) == first).float().mean() < 0.1
+    other = amdim(encoder, 1000, seed=1)
     other.load_state_dict(method.state_dict())
-    assert torch.equal(other.places(index), method.places(index))
-
-
-@pytest.fixture
-def encoder():
-    return nets.build(nets.EncoderSpec("amdim", width=1, head="none"), seed=0)
+    assert torch.equal(other.positions(index), method.positions(index))
 
 
 def test_a_step_reaches_every_weight(encoder, photographs):
-    method = AMDIM.from_setting(Setting(recipe_config("amdim", "cifar10"), 1000, encoder))
-    assert len(method.views) == 2
+    method = amdim(encoder)
     views = torch.stack([photographs[:6], photographs[:6].flip(3)])
-    outcome = method(encoder, views, torch.arange(6))
-    assert torch.isfinite(outcome.loss)
-    outcome.loss.backward()
+    output = method(encoder, views, torch.arange(6))
+    assert torch.isfinite(output.loss)
+    output.loss.backward()
     zeros = [name for name, p in encoder.backbone.named_parameters() if p.grad is None or p.grad.abs().sum() == 0]
     assert all("patch" in name or "hidden" in name for name in zeros)  # behind convolutions that start at zero
 
@@ -122,7 +115,7 @@ def test_a_step_reaches_every_weight(encoder, photographs):
 def test_one_pass_each_normalises_views_apart(encoder, photographs):
     views = torch.stack([photographs[:6], photographs[6:12] // 4])
     encoder.backbone.eval()
-    joint, apart = (AMDIM((), 100, joint=joint) for joint in (True, False))
+    joint, apart = (amdim(encoder, forward=forward) for forward in ("joint", "per-view"))
     for a, b in zip(joint.embed(encoder, views), apart.embed(encoder, views), strict=True):
         assert a.shape == b.shape
         assert torch.allclose(a, b, atol=1e-5)
@@ -134,7 +127,7 @@ def test_one_pass_each_normalises_views_apart(encoder, photographs):
 
 def test_positions_keep_their_order(encoder, photographs):
     encoder.backbone.eval()
-    method = AMDIM((), 100)
+    method = amdim(encoder)
     views = photographs[:8].unflatten(0, (2, 4))
     r1, r5, r7 = method.embed(encoder, views)
     expected = encoder.backbone.maps(encoder.normalise(photographs[:8]))
@@ -143,24 +136,8 @@ def test_positions_keep_their_order(encoder, photographs):
     assert r1.shape == (2, 4, 1, 16)
 
 
-def test_a_few_steps_lower_the_loss(encoder, photographs):
-    method = AMDIM((), 100)
-    optimizer = torch.optim.Adam(encoder.backbone.parameters(), lr=2e-3)
-    views = torch.stack([photographs[:16], photographs[:16].flip(3)])
-    losses = []
-    for _ in range(15):
-        outcome = method(encoder, views, torch.arange(16))
-        optimizer.zero_grad()
-        outcome.loss.backward()
-        optimizer.step()
-        method.after_step(encoder, *outcome.kept)
-        losses.append(outcome.loss.item())
-    assert losses[-1] < losses[0] - 0.5
-
-
 def test_what_it_cannot_do_is_named():
     with pytest.raises(AAGError, match="at least two"):
         predict(torch.ones(1, 3), torch.ones(1, 2, 3))
-    plain = nets.build(nets.EncoderSpec("resnet18", width=4), seed=0)
     with pytest.raises(AAGError, match="only --network amdim"):
-        AMDIM.from_setting(Setting(recipe_config("amdim", "cifar10"), 1000, plain))
+        amdim(make_encoder())

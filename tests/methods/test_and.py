@@ -1,15 +1,13 @@
 """AND: anchors, neighbours and loss against slow versions."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
+from making import make_method
 
-from aag import nets
-from aag.config import recipe_config
-from aag.methods.base import Setting
-from aag.methods.neighbours import AND
+from aag.methods.and_ import AND
+from aag.settings import TrainSettings
 
 N = 12
 
@@ -20,19 +18,12 @@ def extract():
 
 @pytest.fixture
 def method():
-    encoder = nets.build(nets.EncoderSpec("resnet18", width=4, embedding=6), seed=0)
-    config = replace(recipe_config("auto", "cifar10", "and"), width=4, embedding=6)
-    return AND.from_setting(Setting(config, N, encoder)).double()
+    return make_method(AND, images=N, train=TrainSettings(epochs=1000, rounds=5)).double()
 
 
 def softmax(v, rows, tau=0.1):
     e = [math.exp(torch.dot(v, row).item() / tau) for row in rows]
     return [value / sum(e) for value in e]
-
-
-def test_one_view_in_rounds_of_200_epochs(method):
-    assert len(method.views) == 1
-    assert method.round_epochs == 200
 
 
 def test_round_0_has_no_anchors_and_is_instance(method):
@@ -60,8 +51,8 @@ def test_anchors_are_those_of_lowest_entropy_with_their_nearest_neighbour(method
 
 
 def test_count_is_rounded_down():
-    method = AND([], images=7, dim=4)
-    method.discover(1)
+    method = make_method(AND, images=7)
+    method.choose_anchors(1)
     assert method.anchor.sum() == 1
 
 
@@ -93,18 +84,3 @@ def test_loss_of_anchors_and_others_equals_the_loop_with_gradients(method):
     assert loss.item() == pytest.approx(total.item())
     assert log[1].item() == pytest.approx(method.anchor[index].double().mean().item())
     assert torch.allclose(torch.autograd.grad(loss, x)[0], torch.autograd.grad(total, x)[0])
-
-
-def test_a_step_of_the_whole_from_images_to_memory(method, photographs):
-    method.float()
-    encoder = nets.build(nets.EncoderSpec("resnet18", width=4, embedding=6), seed=0)
-    method.before_epoch(200, extract)
-    before = method.bank.rows.clone()
-    index = torch.tensor([7, 2, 9, 4])
-    loss, log, kept = method(encoder, photographs[None, :4], index)
-    loss.backward()
-    assert len(log) == len(method.logs)
-    method.after_step(encoder, *kept)
-    changed = (method.bank.rows != before).any(dim=1)
-    assert changed.nonzero().flatten().tolist() == [2, 4, 7, 9]
-    assert set(method.state_dict()) == {"bank.rows", "anchor", "neighbour"}

@@ -33,16 +33,16 @@ def test_match_equals_the_loop(seed, n, images, d, tau, extra):
     v = unit_rows(seed, n, d)
     generator = torch.Generator().manual_seed(seed)
     positives = torch.stack([torch.randperm(images, generator=generator)[: 1 + extra] for _ in range(n)])
-    taken = torch.rand(positives.shape, generator=generator) < 0.5
-    taken[:, 0] = True
-    log_share, entropy = bank.match(v, positives, taken, temperature=tau, entropy=True)
+    mask = torch.rand(positives.shape, generator=generator) < 0.5
+    mask[:, 0] = True
+    log_probability, entropy = bank.match(v, positives, mask, temperature=tau, entropy=True)
     for i in range(n):
         p = probabilities(v[i], bank.rows, tau)
-        share = sum(p[j] for j, counts in zip(positives[i].tolist(), taken[i].tolist(), strict=True) if counts)
-        assert log_share[i].item() == pytest.approx(math.log(share), rel=1e-9, abs=1e-12)
+        share = sum(p[j] for j, counts in zip(positives[i].tolist(), mask[i].tolist(), strict=True) if counts)
+        assert log_probability[i].item() == pytest.approx(math.log(share), rel=1e-9, abs=1e-12)
         assert entropy[i].item() == pytest.approx(-sum(q * math.log(q) for q in p), rel=1e-9)
-    plain = bank.match(v, positives, taken, temperature=tau)
-    assert torch.equal(plain.log_share, log_share)
+    plain = bank.match(v, positives, mask, temperature=tau)
+    assert torch.equal(plain.log_probability, log_probability)
     assert not plain.entropy.any()
 
 
@@ -50,14 +50,14 @@ def test_match_equals_the_loop(seed, n, images, d, tau, extra):
 def test_gradients_by_finite_differences_and_by_autograd(entropy):
     bank = Bank(7, 4, seed=1).double()
     v = unit_rows(2, 3, 4).requires_grad_()
-    positives, taken = torch.tensor([[0, 3], [5, 1], [2, 6]]), torch.tensor([[1, 1], [1, 0], [1, 1]]).bool()
+    positives, mask = torch.tensor([[0, 3], [5, 1], [2, 6]]), torch.tensor([[1, 1], [1, 0], [1, 1]]).bool()
 
     def quick(v):
-        return bank.match(v, positives, taken, temperature=0.5, entropy=entropy)[: 1 + entropy]
+        return bank.match(v, positives, mask, temperature=0.5, entropy=entropy)[: 1 + entropy]
 
     def slow(v):
         p = (v @ bank.rows.T / 0.5).softmax(dim=1)
-        return ((p.gather(1, positives) * taken).sum(dim=1).log(), -(p * p.log()).sum(dim=1))[: 1 + entropy]
+        return ((p.gather(1, positives) * mask).sum(dim=1).log(), -(p * p.log()).sum(dim=1))[: 1 + entropy]
 
     assert torch.autograd.gradcheck(quick, v)
     weight = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
@@ -69,10 +69,10 @@ def test_a_cold_softmax_is_finite_with_its_gradient():
     bank = Bank(50, 8)
     v = normalize(-bank.rows[:4], dim=1).requires_grad_()  # as far from the positive as can be
     match = bank.match(v, torch.arange(4)[:, None], temperature=0.001, entropy=True)
-    assert match.log_share.max() < -500
-    assert torch.isfinite(match.log_share).all()
+    assert match.log_probability.max() < -500
+    assert torch.isfinite(match.log_probability).all()
     assert torch.isfinite(match.entropy).all()
-    (gradient,) = torch.autograd.grad(match.log_share.sum() + match.entropy.sum(), v)
+    (gradient,) = torch.autograd.grad(match.log_probability.sum() + match.entropy.sum(), v)
     assert torch.isfinite(gradient).all()
 
 
@@ -81,7 +81,7 @@ def test_nothing_of_the_size_of_the_bank_is_kept_for_backward():
     kept = []
     v = normalize(torch.randn(4, 8), dim=1).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-        bank.match(v, torch.arange(4)[:, None], temperature=0.1, entropy=True).log_share.sum()
+        bank.match(v, torch.arange(4)[:, None], temperature=0.1, entropy=True).log_probability.sum()
     assert max(kept) <= v.numel()
 
 
@@ -113,10 +113,10 @@ def test_update_equals_the_loop_and_leaves_the_rest_alone(momentum):
 
 
 @pytest.mark.parametrize("chunk", [1, 30, 2**26])  # a row at a time, 3 of 10 rows, and all at once
-def test_survey_equals_the_loop(chunk, monkeypatch):
+def test_neighbours_equal_the_loop(chunk, monkeypatch):
     monkeypatch.setattr(module, "_CHUNK", chunk)
     bank = Bank(10, 4, seed=5).double()
-    entropy, nearest = bank.survey(0.3)
+    entropy, nearest = bank.find_neighbours(0.3)
     for i in range(10):
         p = probabilities(bank.rows[i], bank.rows, 0.3)
         assert entropy[i].item() == pytest.approx(-sum(q * math.log(q) for q in p))

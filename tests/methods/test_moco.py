@@ -1,26 +1,23 @@
 """MoCo as a method: queue, key encoder and shuffle against slow, obvious versions."""
 
 from copy import deepcopy
-from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from making import make_encoder, make_method
 from torch.nn.functional import normalize
 
-from aag import AAGError, nets
-from aag.config import LOSSES_OF, recipe_config
+from aag import AAGError
 from aag.losses import queue_xent
-from aag.methods import Setting
 from aag.methods.moco import MoCo, random_units, shuffled
+from aag.settings import TrainSettings
 
-N = 4
-CONFIG = replace(recipe_config("auto", "cifar10", "moco"), loss="nt-xent", batch_size=N, queue=16, norm_images=0)
+N, QUEUE = 4, 16
 
 
 @pytest.fixture
 def encoder():
-    return nets.build(nets.EncoderSpec("resnet18", width=4, embedding=8), seed=0)
+    return make_encoder(embedding=8)
 
 
 @pytest.fixture
@@ -28,21 +25,21 @@ def views(photographs):
     return photographs[: 10 * N].unflatten(0, (5, 2, N))  # of five steps
 
 
-def method_for(encoder, **changes):
-    return MoCo.from_setting(Setting(replace(CONFIG, **changes), 100, encoder))
+def moco(encoder, queue=QUEUE, **settings):
+    return make_method(MoCo, encoder, train=TrainSettings(batch_size=N), queue=queue, **settings)
 
 
 def train(method, encoder, batches, lr=0.1):
     losses = []
     for images in batches:
-        outcome = method(encoder, images, torch.arange(N))
+        output = method(encoder, images, torch.arange(N))
         encoder.zero_grad()
-        outcome.loss.backward()
+        output.loss.backward()
         with torch.no_grad():
             for parameter in encoder.parameters():
                 parameter -= lr * parameter.grad
-            method.after_step(encoder, *outcome.kept)
-        losses.append(outcome.loss.item())
+            method.after_step(encoder, *output.carry)
+        losses.append(output.loss.item())
     return losses
 
 
@@ -73,7 +70,7 @@ def slowly(encoder, batches, queue, *, symmetric, keep_positive=True, momentum=0
 @pytest.mark.parametrize("loss", ["nt-xent", "gnt-xent"])
 def test_five_steps_equal_a_slow_version(symmetric, loss, encoder, views):
     encoder.double()  # batch norm of four images makes much of float32's last digits
-    method = method_for(encoder, symmetric=symmetric, loss=loss, key_momentum=0.9).double()
+    method = moco(encoder, symmetric=symmetric, loss=loss, key_momentum=0.9).double()
     expected, key_encoder, queue = slowly(
         encoder, views, method.queue, symmetric=symmetric, keep_positive=loss == "nt-xent", momentum=0.9
     )
@@ -81,41 +78,37 @@ def test_five_steps_equal_a_slow_version(symmetric, loss, encoder, views):
     for name, value in key_encoder.state_dict().items():
         torch.testing.assert_close(method.key.state_dict()[name], value, rtol=1e-7, atol=1e-9)
     # A ring: the oldest key lies where the next step will write.
-    first = 5 * N * (2 if symmetric else 1) % CONFIG.queue
+    first = 5 * N * (2 if symmetric else 1) % QUEUE
     torch.testing.assert_close(method.queue.roll(-first, dims=0), torch.stack(queue), rtol=1e-7, atol=1e-9)
 
 
 def test_a_step_s_keys_enter_the_queue_after_its_loss(encoder, views):
-    method = method_for(encoder)
+    method = moco(encoder)
     before = method.queue.clone()
-    outcome = method(encoder, views[0], torch.arange(N))
+    output = method(encoder, views[0], torch.arange(N))
     assert torch.equal(method.queue, before)
     with torch.no_grad():
-        method.after_step(encoder, *outcome.kept)
-    assert torch.equal(method.queue[:N], outcome.kept[0])
+        method.after_step(encoder, *output.carry)
+    assert torch.equal(method.queue[:N], output.carry[0])
     assert torch.equal(method.queue[N:], before[N:])
-    torch.testing.assert_close(method.queue.norm(dim=1), torch.ones(CONFIG.queue))
+    torch.testing.assert_close(method.queue.norm(dim=1), torch.ones(QUEUE))
 
 
 def test_only_the_queries_learn_and_the_key_encoder_remembers(encoder, views):
-    method = method_for(encoder)
-    outcome = method(encoder, views[0], torch.arange(N))
-    outcome.loss.backward()
+    method = moco(encoder)
+    output = method(encoder, views[0], torch.arange(N))
+    output.loss.backward()
     assert all(parameter.grad is not None for parameter in encoder.parameters())
     assert not any(parameter.requires_grad for parameter in method.parameters())
-    assert not any(tensor.requires_grad for tensor in (*outcome.kept, *outcome.log))
     assert all(part.training for part in method.key.modules())
     assert {"queue", "steps", "key.head.weight"} <= method.state_dict().keys()
-    addresses = [tensor.data_ptr() for tensor in method.state_dict().values()]
-    train(method, encoder, views[1:3])
-    assert addresses == [tensor.data_ptr() for tensor in method.state_dict().values()]  # changed in place alone
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_the_query_encoder_runs_once_a_step(symmetric, encoder, views):
     passes = []
     encoder.register_forward_hook(lambda *_: passes.append(1))
-    method = method_for(encoder, symmetric=symmetric)
+    method = moco(encoder, symmetric=symmetric)
     passes.clear()
     method.key._forward_hooks.clear()
     method(encoder, views[0], torch.arange(N))
@@ -124,32 +117,17 @@ def test_the_query_encoder_runs_once_a_step(symmetric, encoder, views):
 
 def test_the_log_holds_mean_cosines(encoder):
     query, key = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
-    method = method_for(encoder)
-    positive, negative = method.loss([query, key], torch.arange(3)).log
+    method = moco(encoder)
+    positive, negative = method.loss((query[None], key[None]), torch.arange(3)).log
     torch.testing.assert_close(positive, torch.cosine_similarity(query, key).mean())
     torch.testing.assert_close(negative, torch.cosine_similarity(query[:, None], method.queue, dim=2).mean())
-
-
-def test_a_resumed_run_goes_on_exactly(views):
-    spec = nets.EncoderSpec("resnet18", width=4, embedding=8, bn_group_size=2)
-    whole = nets.build(spec, seed=0)
-    method = method_for(whole, norm_images=2)
-    train(method, whole, views[:2])
-    saved = [{name: tensor.clone() for name, tensor in part.state_dict().items()} for part in (whole, method)]
-    rest = train(method, whole, views[2:])
-
-    resumed = nets.build(spec, seed=1)
-    again = method_for(resumed, norm_images=2, seed=CONFIG.seed)
-    resumed.load_state_dict(saved[0])
-    again.load_state_dict(saved[1])
-    assert train(again, resumed, views[2:]) == rest
-    assert torch.equal(method.queue, again.queue)
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_shuffled_keys_come_back_to_their_places(symmetric, encoder, views):
     """In eval mode batch norm does not care who is beside whom, so that only a wrong place could change a key."""
-    plain, shuffling = (method_for(encoder, norm_images=norm, symmetric=symmetric) for norm in (0, 2))
+    grouped = make_encoder(embedding=8, bn_group_size=2)
+    plain, shuffling = (moco(each, symmetric=symmetric) for each in (encoder, grouped))
     assert not plain.shuffle
     assert shuffling.shuffle
     keys = [method.eval()._keys(views[0]) for method in (plain, shuffling)]
@@ -157,14 +135,14 @@ def test_shuffled_keys_come_back_to_their_places(symmetric, encoder, views):
 
 
 def test_shuffled_keys_meet_other_images_in_batch_norm(views):
-    encoder = nets.build(nets.EncoderSpec("resnet18", width=4, embedding=8, bn_group_size=2), seed=0)
-    method = method_for(encoder, norm_images=2)
-    order = shuffled(CONFIG.seed, method.steps, 1, N)
+    encoder = make_encoder(embedding=8, bn_group_size=2)
+    method = moco(encoder)
+    order = shuffled(0, method.steps, 1, N)
     assert not torch.equal(order, torch.arange(N))
     found = method._keys(views[0, :1])
     expected = torch.empty_like(found)
-    for lot in order.split(2):
-        expected[lot] = encoder(views[0, 0, lot])[1].detach()
+    for group in order.split(2):
+        expected[group] = encoder(views[0, 0, group])[1].detach()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -190,22 +168,15 @@ def test_the_queue_starts_as_random_directions():
     assert rows.dtype == torch.float32
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(4096))
     assert rows.mean(dim=0).abs().max() < 0.03
-    covariance: Tensor = rows.T @ rows / 4096 * 8
+    covariance = rows.T @ rows / 4096 * 8
     assert (covariance - torch.eye(8)).abs().max() < 0.1
     assert torch.equal(rows[:10], random_units(0, 10, 8))
     assert not torch.equal(rows, random_units(1, 4096, 8))
 
 
 def test_a_queue_that_steps_do_not_fill_evenly_is_refused_with_advice(encoder):
-    assert len(method_for(encoder, queue=8, symmetric=True).queue) == 8
-    with pytest.raises(AAGError, match="--queue 18 is no multiple of the 4 keys of a step; use --queue 16"):
-        method_for(encoder, queue=18)
-    with pytest.raises(AAGError, match="the 8 keys of a step; use --queue 8"):
-        method_for(encoder, queue=4, symmetric=True)
-
-
-def test_its_losses_are_those_of_the_settings(encoder):
-    for name in LOSSES_OF["moco"]:
-        assert method_for(encoder, loss=name).keep_positive == (name == "nt-xent")
-    with pytest.raises(AAGError, match="unknown loss"):
-        method_for(encoder, loss="dcl")
+    assert len(moco(encoder, queue=8, symmetric=True).queue) == 8
+    with pytest.raises(AAGError, match="--queue 18 is not a multiple of the 4 keys per step; use --queue 16"):
+        moco(encoder, queue=18)
+    with pytest.raises(AAGError, match="the 8 keys per step; use --queue 8"):
+        moco(encoder, queue=4, symmetric=True)

@@ -1,15 +1,12 @@
 """Super-AND: its three losses against loops over N-dimensional similarities, as the authors compute them."""
 
-from dataclasses import replace
-
 import pytest
 import torch
+from making import make_encoder, make_method
 from torch.nn.functional import normalize
 
-from aag import nets
-from aag.config import recipe_config
-from aag.methods.base import Setting
 from aag.methods.super_and import SuperAND, profile_cosines
+from aag.settings import TrainSettings
 
 N, TAU = 15, 0.1
 
@@ -20,9 +17,7 @@ def extract():
 
 @pytest.fixture
 def method():
-    encoder = nets.build(nets.EncoderSpec("resnet18", width=4, embedding=6), seed=0)
-    config = replace(recipe_config("auto", "cifar10", "super-and"), width=4, embedding=6)
-    return SuperAND.from_setting(Setting(config, N, encoder)).double()
+    return make_method(SuperAND, images=N, train=TrainSettings(epochs=1000, rounds=5)).double()
 
 
 def views(seed=0, n=4, d=6):
@@ -50,8 +45,7 @@ def slow_loss(x, index, method):
 
 
 def test_two_views_with_flips(method):
-    assert len(method.views) == 2
-    assert all(view.flip == 0.5 for view in method.views)
+    assert [augmentation.flip for augmentation in method.augmentations()] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("epoch", [0, 200 + 80, 800 + 199])
@@ -66,11 +60,6 @@ def test_loss_and_gradient_equal_the_loop(method, epoch):
     _, anchors, entropy, neighbours, invariant = (value.item() for value in log)
     assert anchors == pytest.approx(method.anchor[index].double().mean().item())
     assert neighbours + invariant + method.entropy_weight.item() * entropy == pytest.approx(loss.item())
-
-
-def test_views_may_come_apart(method):
-    x, index = views(), torch.arange(4)
-    assert torch.equal(method.loss(list(x), index).loss, method.loss(x, index).loss)
 
 
 def test_weight_of_the_entropy_grows_within_each_round(method):
@@ -95,22 +84,11 @@ def test_cosines_by_the_small_product_are_those_of_all_similarities(method):
 
 def test_a_step_of_the_whole_remembers_the_second_view(method, photographs):
     method.float()
-    encoder = nets.build(nets.EncoderSpec("resnet18", width=4, embedding=6), seed=0)
+    encoder = make_encoder(embedding=6)
     method.before_epoch(200, extract)
     method.before_epoch(280, extract)
     before, index = method.bank.rows.clone(), torch.tensor([7, 2, 9, 4])
     images = photographs[:8].unflatten(0, (2, 4))
-    loss, log, kept = method(encoder, images, index)
-    loss.backward()
-    assert len(log) == len(method.logs)
-    assert all(torch.isfinite(p.grad).all() for p in encoder.parameters())
-    method.after_step(encoder, *kept)
+    method.after_step(encoder, *method(encoder, images, index).carry)
     second = normalize(encoder(photographs[:8])[1].detach(), dim=1)[4:]
     assert torch.allclose(method.bank.rows[index], normalize(before[index] + second, dim=1), atol=1e-5)
-    assert set(method.state_dict()) == {"bank.rows", "anchor", "neighbour", "entropy_weight"}
-
-
-def test_half_precision_is_computed_in_float32(method):
-    method.float()
-    x = views().bfloat16()
-    assert method.loss(x, torch.arange(4)).loss.dtype == torch.float32

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from aag.config import TrainConfig
-from aag.training.optimizers import LARS, SGD, Adam, Optimizer, build
+from aag.settings import TrainSettings
+from aag.training.optimizers import LARS, SGD, Adam, Optimizer, build_optimizer
 
 SHAPES = {"conv": (8, 3, 3, 3), "bias": (5,), "scale": ()}
 
@@ -57,11 +57,11 @@ def test_lars_is_the_loop():
         optimizer.lr.fill_(lr)
         for name, own in ours.items():
             own.grad = torch.randn(own.shape, generator=random)
-            slope, rate = own.grad.clone(), lr
+            gradient, rate = own.grad.clone(), lr
             if name == "conv":
-                slope += 0.01 * expected[name]
-                rate *= 0.001 * expected[name].norm() / slope.norm()
-            velocity[name] = 0.9 * velocity[name] + rate * slope
+                gradient += 0.01 * expected[name]
+                rate *= 0.001 * expected[name].norm() / gradient.norm()
+            velocity[name] = 0.9 * velocity[name] + rate * gradient
             expected[name] = expected[name] - velocity[name]
         optimizer.step()
         for name, own in ours.items():
@@ -94,15 +94,15 @@ def test_weights_without_a_gradient_stay(kind: type[Optimizer]):
 
 
 @pytest.mark.parametrize("name", ["sgd", "lars", "adam"])
-def test_a_step_changes_what_the_state_lists_and_forgetting_clears_it(name: str):
+def test_a_step_changes_what_the_state_lists_and_a_reset_clears_it(name: str):
     weight, other = torch.ones(2, 2), torch.ones(2)
-    optimizer = build(TrainConfig(optimizer=name), {"w": weight, "o": other})
+    optimizer = build_optimizer(TrainSettings(optimizer=name), {"w": weight, "o": other})
     optimizer.lr.fill_(0.1)
     before = {key: value.clone() for key, value in optimizer.state().items()}
     weight.grad, other.grad = torch.ones(2, 2), torch.ones(2)
     optimizer.step()
     assert all(not torch.equal(value, before[key]) for key, value in optimizer.state().items())
-    optimizer.forget([weight])
+    optimizer.reset([weight])
     state = optimizer.state()
     assert not state["momentum.w"].any()
     assert state["momentum.o"].all()

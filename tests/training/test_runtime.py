@@ -1,27 +1,86 @@
-"""Which runs have our kernels, and why others do without."""
+"""Which encoders our kernels train, and why others do without; how many threads a CPU uses."""
 
-from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from aag.config import TrainConfig
-from aag.training.runtime import _without_kernels
+from aag import AAGError, nets
+from aag.training import runtime
+from aag.training.runtime import choose_precision, choose_runtime, choose_threads, find_device
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("spec", "reason"),
     [
         ({}, ""),
-        ({"network": "resnet50"}, ""),
-        ({"network": "alexnet-ip", "width": 10}, ""),  # a ResNet's alone
+        ({"network": "resnet50", "width": 16}, ""),
+        ({"network": "alexnet-ip"}, ""),
         ({"network": "resnet18-edges"}, ""),
-        ({"network": "resnet18-edges", "width": 8}, "8 is no multiple of 16"),
-        ({"network": "resnet18+sobel"}, "none for resnet18+sobel"),
-        ({"network": "amdim-edges"}, "none for amdim-edges"),
-        ({"network": "vit_tiny_patch16_224"}, "vit_tiny_patch16_224 is timm's"),
-        ({"forward": "per-view"}, "one view at a time"),
+        ({"network": "resnet18-edges", "width": 8}, "a width of 8 is no multiple of 16"),
+        ({"network": "resnet18+sobel"}, "none for the backbone SobelPair"),
+        ({"network": "amdim-edges", "width": 4}, "none for the backbone AMDIMNet"),
+        ({"network": "mobilenetv3_small_050"}, "none for timm's networks"),
     ],
     ids=str,
 )
-def test_kernels_know_our_networks(changes, reason):
-    assert _without_kernels(replace(TrainConfig(), **changes)) == reason
+def test_a_gpu_trains_our_networks_by_kernels(spec, reason, monkeypatch):
+    monkeypatch.setattr(runtime, "unavailable_reason", lambda device: "")
+    encoder = nets.build(nets.EncoderSpec(**{"width": 16} | spec))
+    chosen = choose_runtime(encoder, GPU, "bf16")
+    assert chosen.reason == (f"no kernels: {reason}" if reason else "")
+    assert (chosen.kernels, chosen.compile, chosen.graph) == (not reason, bool(reason), True)
+    assert choose_runtime(encoder, GPU, "fp32", "off").is_plain
+    assert choose_runtime(encoder, CPU, "fp32").is_plain
+
+
+def test_without_triton_a_gpu_still_replays_graphs(monkeypatch):
+    monkeypatch.setattr(runtime, "unavailable_reason", lambda device: "no triton here")
+    chosen = choose_runtime(nets.build(nets.EncoderSpec(width=16)), GPU, "fp32")
+    assert (chosen.kernels, chosen.compile, chosen.graph) == (False, False, True)
+    assert "no triton here" in chosen.reason
+
+
+def test_each_fallback_is_simpler_and_the_last_is_plain(monkeypatch):
+    monkeypatch.setattr(runtime, "unavailable_reason", lambda device: "")
+    chosen = choose_runtime(nets.build(nets.EncoderSpec(width=16)), GPU, "bf16")
+    reasons = []
+    while not chosen.is_plain:
+        chosen = chosen.fallback("broken")
+        reasons.append(chosen.reason)
+    assert reasons == ["no update inside backward: broken", "kernels failed: broken", "compilation failed: broken"]
+    assert chosen.precision == "bf16"
+
+
+def test_unknown_modes_and_devices_are_refused():
+    with pytest.raises(AAGError, match="--compile must be one of auto, on, off, not 'yes'"):
+        choose_runtime(nets.build(nets.EncoderSpec(width=4)), CPU, "fp32", "yes")
+    for name in ("gpu", "cuda:", "cuda:x", "CPU", ""):
+        with pytest.raises(AAGError, match=f"unknown device '{name}'; use auto, cpu, cuda or cuda:N"):
+            find_device(name)
+    assert choose_precision(CPU) == "fp32"
+    with pytest.raises(AAGError, match="bf16 needs a GPU"):
+        choose_precision(CPU, "bf16")
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [({4: 1.0, 1: 2.0}, 4), ({4: 2.0, 1: 1.0}, 1)])
+def test_all_cores_or_one_are_used_whichever_is_faster(seconds, chosen, monkeypatch):
+    now, threads = [0.0], [4]
+
+    def clock() -> float:
+        now[0] += seconds[threads[0]] / 2
+        return now[0]
+
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(4))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: threads.__setitem__(0, count))
+    monkeypatch.setattr(runtime, "time", SimpleNamespace(perf_counter=clock))
+    choose_threads(CPU)
+    assert threads == [chosen]
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")  # the user has chosen
+    threads[0] = 4
+    choose_threads(CPU)
+    assert threads == [4]

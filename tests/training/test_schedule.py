@@ -1,47 +1,66 @@
 """Learning rates of the paper's two schedules."""
 
-from dataclasses import replace
+from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from aag.config import TrainConfig
+from aag.settings import TrainSettings
 from aag.training.schedule import learning_rate
 
-PAPER = TrainConfig()
+
+
+def rates(steps_per_epoch: int, steps: Iterable[int], **changes: Any) -> list[float]:
+    """Learning rates of the paper's settings, with changes."""
+    settings = TrainSettings(**changes).resolve()
+    return [learning_rate(settings, step, steps_per_epoch) for step in steps]
+
+
+def rate(step: int, steps_per_epoch: int, **changes: Any) -> float:
+    return rates(steps_per_epoch, [step], **changes)[0]
 
 
 def test_cosine_falls_from_the_peak_to_zero_without_restarts():
-    rates = [learning_rate(PAPER, step, 390) for step in range(200 * 390)]
-    assert rates[0] == 0.03
-    assert rates[100 * 390] == pytest.approx(0.015)
-    assert 0 <= rates[-1] < 1e-8
-    assert all(a >= b for a, b in pairwise(rates))
+    found = rates(390, range(200 * 390))
+    assert found[0] == 0.03
+    assert found[100 * 390] == pytest.approx(0.015)
+    assert 0 <= found[-1] < 1e-8
+    assert all(a >= b for a, b in pairwise(found))
 
 
 def test_steps_drop_to_a_tenth_at_120_and_160_of_200_epochs():
-    config = replace(PAPER, schedule="step")
-    at = {epoch: learning_rate(config, epoch * 390, 390) for epoch in (0, 119, 120, 159, 160, 199)}
+    at = {epoch: rate(epoch * 390, 390, schedule="step") for epoch in (0, 119, 120, 159, 160, 199)}
     expected = {0: 0.03, 119: 0.03, 120: 0.003, 159: 0.003, 160: 0.0003, 199: 0.0003}
     assert at == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("batch", "peak"), [(32, 0.0075), (128, 0.03), (256, 0.06)])
 def test_the_peak_grows_with_the_batch(batch, peak):
-    assert learning_rate(replace(PAPER, batch_size=batch), 0, 100) == pytest.approx(peak)
+    assert rate(0, 100, batch_size=batch) == pytest.approx(peak)
 
 
 def test_only_batches_above_256_warm_up_for_ten_epochs():
-    config = replace(PAPER, batch_size=512)
-    assert learning_rate(config, 0, 97) == pytest.approx(0.12 / 970)
-    assert learning_rate(config, 969, 97) == pytest.approx(0.12)
-    assert learning_rate(replace(config, warmup_epochs=0), 0, 97) == pytest.approx(0.12)
-    assert learning_rate(replace(PAPER, warmup_epochs=2), 0, 10) == pytest.approx(0.03 / 20)
+    assert rate(0, 97, batch_size=512) == pytest.approx(0.12 / 970)
+    assert rate(969, 97, batch_size=512) == pytest.approx(0.12)
+    assert rate(0, 97, batch_size=512, warmup_epochs=0) == pytest.approx(0.12)
+    assert rate(0, 10, warmup_epochs=2) == pytest.approx(0.03 / 20)
 
 
 def test_an_automatic_warm_up_leaves_half_of_a_short_run():
-    config = replace(PAPER, batch_size=512, epochs=4)
-    rates = [learning_rate(config, step, 10) for step in range(40)]
-    assert max(rates) == pytest.approx(0.12)
-    assert rates.index(max(rates)) in (19, 20)
-    assert rates[-1] < 0.01
+    found = rates(10, range(40), batch_size=512, epochs=4)
+    assert max(found) == pytest.approx(0.12)
+    assert found.index(max(found)) in (19, 20)
+    assert found[-1] < 0.01
+
+
+def test_the_schedule_restarts_in_each_round():
+    found = rates(10, range(60), epochs=6, rounds=3, warmup_epochs=1)
+    assert found[:20] == found[20:40] == found[40:]
+    assert found[0] == pytest.approx(0.003)
+    assert max(found) == found[9] == found[10] == pytest.approx(0.03)
+    assert found[19] < 0.001
+
+
+def test_accumulated_batches_raise_the_peak():
+    assert rate(0, 10, accumulate=4) == rate(0, 10, batch_size=512, warmup_epochs=0)

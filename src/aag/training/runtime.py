@@ -86,8 +86,8 @@ def find_device(name: str = "auto") -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return torch.device("cpu")
-    kind, _, number = name.partition(":")
-    if kind != "cuda" or not (number or "0").isdecimal():
+    kind, colon, number = name.partition(":")
+    if kind != "cuda" or (colon and not number.isdecimal()):
         raise AAGError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if int(number or 0) >= count:

@@ -76,7 +76,9 @@ class Trainer:
         self.steps_per_epoch = len(images) // settings.batch_size  # the last partial batch is dropped
         _freeze(encoder, settings.freeze)
         method.settings = method.settings.resolve(DATASETS.get(images.name))
-        method.setup(MethodContext(encoder, len(images), settings))
+        with torch.random.fork_rng(devices=[]):  # layers that the method makes start by the seed, too
+            torch.default_generator.manual_seed(hash((settings.seed, -1)) % 2**63)
+            method.setup(MethodContext(encoder, len(images), settings))
         self.runtime = choose_runtime(encoder, device, settings.precision, compile)
         self.run_name, self.run_settings = run_name, run_settings or self._own_settings()
         self.progress = Progress()

@@ -1,0 +1,238 @@
+"""What training asks of every method, whether it comes with the package or is an example file."""
+
+import inspect
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from aag import AAGError
+from aag.augment import Augmentation
+from aag.cli.parsing import field_docs
+from aag.data import ImageSet
+from aag.methods import Method, MethodContext, MethodSettings, StepOutput, load_method, methods, register_method
+from aag.nets import NetworkSettings
+from aag.settings import TrainSettings
+from aag.training import DataSettings, Execution, RunSettings, build_encoder, checkpoint, recipe_settings
+from aag.training.batches import Batch, Batches
+from aag.training.runtime import Runtime
+from aag.training.step import Step
+
+EXAMPLES = [
+    f"{path}:{name}"
+    for path in sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+    for name in re.findall(r"^class (\w+)\(Method\)", path.read_text(), re.MULTILINE)
+]
+METHODS = [pytest.param(name, id=Path(name).name) for name in (*methods(), *EXAMPLES)]
+IMAGES, N = 1000, 32
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+def test_the_package_s_methods_and_the_examples_are_found():
+    assert list(methods()) == [
+        "aag", "amdim", "and", "deepcluster", "instance", "isif", "moco", "simclr", "super-and",
+    ]  # fmt: skip
+    assert [Path(name).name for name in EXAMPLES] == ["vicreg.py:VICReg"]
+
+
+# --- what it says of itself -------------------------------------------------------------------------------------------
+
+
+@every_method
+def test_a_method_states_its_reference_and_recipes_that_resolve(name):
+    kind = load_method(name)
+    about, reference = (line for line in inspect.getmodule(kind).__doc__.splitlines()[:3] if line)
+    assert about.endswith(".")
+    assert re.search(r'^\w.*: ".+" \(\d{4}\)', reference)
+    assert kind.name
+    for recipe in (*kind.recipes, "demo"):
+        written = recipe_settings(recipe, "cifar10", name)
+        settings = written.resolve("fp32")
+        assert settings.resolve("bf16") == settings
+        assert "auto" not in settings.options().values()
+        assert RunSettings.from_json(settings.to_json()) == settings
+        assert RunSettings.from_json(written.to_json()) == written
+    assert all(recipe.about and recipe.expect for recipe in kind.recipes.values())
+
+
+@every_method
+def test_its_options_are_explained_and_clash_with_no_other(name):
+    own = {field.name for field in fields(load_method(name).settings_type)}
+    docs = field_docs(load_method(name).settings_type)
+    assert own == docs.keys()
+    assert all(len(text.split()) >= 2 for text in docs.values())
+    others = {
+        field.name for kind in (TrainSettings, NetworkSettings, DataSettings, Execution) for field in fields(kind)
+    }
+    assert not own & (others | {"data", "recipe", "method", "source"})
+
+
+def test_a_method_of_one_class_needs_no_more_than_a_loss():
+    class Plain(Method):
+        """Pulls two views together."""
+
+        def loss(self, embeddings, index):
+            return StepOutput((embeddings[0] - embeddings[1]).square().mean())
+
+    assert Plain.name == "plain"
+    assert Plain.recipes["plain"].about == "Pulls two views together."
+    assert len(Plain().augmentations()) == 2
+    assert register_method(Plain) == "plain"
+    assert load_method("plain") is Plain
+
+
+# --- what it computes -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Made:
+    method: Method
+    step: Step
+    batches: Batches
+
+    def batch(self, step: int = 0) -> Batch:
+        return self.batches.batch(0, step)
+
+
+def make(name: str, photographs: torch.Tensor, seed: int = 0) -> Made:
+    """A method ready for its first step, by its recipe for the bundled sample."""
+    settings = recipe_settings("demo", "sample", name).replace(width=4, batch_size=N).resolve("fp32")
+    torch.manual_seed(seed)
+    encoder = build_encoder(settings.replace(seed=seed), ImageSet("photographs", photographs))
+    method = settings.method_type(settings.method_settings)
+    method.setup(MethodContext(encoder, IMAGES, settings.train))
+    method.before_epoch(0, lambda: encoder.encode(photographs))
+    step = Step(encoder, method, settings.train, Runtime(torch.device("cpu"), torch.float32))
+    return Made(method, step, Batches(photographs, method, N, settings.train.seed))
+
+
+@every_method
+def test_embeddings_have_the_batch_in_dim_1_and_logs_have_names(name, photographs):
+    made = make(name, photographs)
+    method, encoder, batch = made.method, made.step.encoder, made.batch()
+    assert batch.views.shape == (len(method.augmentations()), N, 3, 32, 32)
+    assert all(isinstance(augmentation, Augmentation) for augmentation in method.augmentations())
+    assert re.fullmatch(r"\d .*views?.*", method.describe_views())
+    embeddings = method.embed(encoder, batch.views)
+    for part in embeddings if isinstance(embeddings, tuple) else (embeddings,):
+        assert part.shape[1] == N
+    output = method.loss(embeddings, batch.indices)
+    assert output.loss.shape == ()
+    assert output.loss.requires_grad
+    assert torch.isfinite(output.loss)
+    assert len(output.log) == len(method.log_names) == len(set(method.log_names))
+    assert all(value.shape == () for value in output.log)
+    assert not any(value.requires_grad for value in (*output.log, *output.carry))
+
+
+@every_method
+def test_half_precision_embeddings_are_compared_in_float32(name, photographs):
+    made = make(name, photographs)
+    batch = made.batch()
+    embeddings = made.method.embed(made.step.encoder, batch.views)
+    parts = [part.detach().bfloat16() for part in (embeddings if isinstance(embeddings, tuple) else (embeddings,))]
+    half, whole = (
+        made.method.loss(tuple(cast) if isinstance(embeddings, tuple) else cast[0], batch.indices).loss
+        for cast in (parts, [part.float() for part in parts])
+    )
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, whole)
+
+
+@every_method
+def test_a_step_trains_every_parameter(name, photographs):
+    made = make(name, photographs)
+    trained = made.step.optimizer.parameters
+    assert {f"encoder.{key}" for key, _ in made.step.encoder.named_parameters()} <= {
+        f"encoder.{key}" for key in trained
+    }
+    before = {key: value.clone() for key, value in trained.items()}
+    made.step(made.batch(), 0.1)
+    unreached = [key for key, value in trained.items() if value.grad is None]
+    assert not unreached
+    changed = sum(not torch.equal(value, before[key]) for key, value in trained.items())
+    assert changed > len(trained) / 2  # some start behind a weight of zero
+
+
+@every_method
+def test_its_state_goes_through_a_checkpoint(name, photographs, tmp_path):
+    whole, resumed = make(name, photographs), make(name, photographs, seed=1)
+    for step in (0, 1):
+        whole.step(whole.batch(step), 0.05)
+    checkpoint.save(tmp_path / "last.ckpt", whole.step.state(), {})
+    resumed.step.load_state(checkpoint.load(tmp_path / "last.ckpt")[0])
+    for made in (whole, resumed):
+        made.statistics = made.step(whole.batch(2), 0.05)
+    assert torch.equal(whole.statistics, resumed.statistics)
+    state = resumed.step.state()
+    assert not [key for key, value in whole.step.state().items() if not torch.equal(value, state[key])]
+
+
+# --- what a CUDA graph needs, as far as a CPU shows it ----------------------------------------------------------------
+
+
+class HostReads(TorchDispatchMode):
+    """Notes operations whose result depends on a tensor's value: they make the host wait, which no graph can hold."""
+
+    NAMES = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        by_mask = name == "index" and any(part is not None and part.dtype == torch.bool for part in args[1])
+        if by_mask or name.strip("_") in [each.strip("_") for each in self.NAMES]:
+            self.found.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@every_method
+def test_a_step_reads_no_value_draws_no_number_and_moves_no_state(name, photographs):
+    made = make(name, photographs)
+    made.step(made.batch(), 0.05)  # what is made once
+    addresses = {key: value.data_ptr() for key, value in made.step.state().items()}
+    batch, generator = made.batch(1), torch.get_rng_state()
+    with HostReads() as reads:
+        output = made.method(made.step.encoder, batch.views, batch.indices)
+        output.loss.backward()
+        with torch.no_grad():
+            made.method.after_step(made.step.encoder, *output.carry)
+    assert reads.found == []
+    made.method.before_epoch(1, lambda: made.step.encoder.encode(photographs))
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert {key: value.data_ptr() for key, value in made.step.state().items()} == addresses
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def test_settings_of_another_method_are_refused():
+    with pytest.raises(AAGError, match="SimCLR takes SimCLRSettings, not MethodSettings"):
+        load_method("simclr")(MethodSettings())
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        (None, "Mine", "no such file: .*mine.py; --method takes a name or FILE.py:CLASS"),
+        ("x = 1", "Mine", "defines no Method named 'Mine'; it has none"),
+        ("from aag.methods.simclr import SimCLR", "Simclr", "no Method named 'Simclr'; it has SimCLR"),
+        ("import nowhere", "Mine", "cannot import .*mine.py: ModuleNotFoundError: No module named 'nowhere'"),
+        ("1 +", "Mine", "cannot import .*mine.py: SyntaxError"),
+    ],
+)
+def test_a_file_without_the_method_is_named(tmp_path, content, name, message):
+    if content is not None:
+        (tmp_path / "mine.py").write_text(content)
+    with pytest.raises(AAGError, match=message):
+        load_method(f"{tmp_path / 'mine.py'}:{name}")
+
+
+def test_an_unknown_name_is_told_with_its_near_match():
+    with pytest.raises(AAGError, match=r"unknown method 'simcrl'; did you mean simclr.*FILE\.py:CLASS"):
+        load_method("simcrl")
