@@ -2,6 +2,7 @@
 
 import io
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -59,7 +60,7 @@ class LineChart:
             line.name: max((y for _, y in line.points), key=lambda y: max(y - high, low - y)) for line in self.lines
         }
         values = [f"{y:.3g} ({name})" for name, y in farthest.items() if not low <= y <= high]
-        return f"Not shown: values at the beginning, up to {' and '.join(values)}."
+        return f"Not shown: {' and '.join(values)} at the beginning."
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,8 @@ def to_svg(chart: Chart) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
     used = set(re.findall(r"#(\w+)", svg))
     svg = re.sub(r' id="(\w+)"', lambda found: found[0] if found[1] in used else "", svg)
-    svg = re.sub(r"(\d\.\d)\d+", r"\1", svg)  # a tenth of a pixel
+    # Coordinates to a tenth of a pixel; only inside tags, because the text between them holds results.
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d)\d+", r"\1", tag[0]), svg)
     svg = re.sub(r"\s+", " ", svg)
     svg = re.sub(r"font: ([^;\"]*?)([\d.]+px)[^;\"]*", r"font: \1\2 system-ui, sans-serif", svg)
     box = re.search(r'viewBox="[^"]*"', svg)
@@ -153,7 +155,7 @@ def _save(
     import matplotlib
     from matplotlib.figure import Figure
 
-    style = {
+    style: Any = {
         "svg.fonttype": "none", "svg.hashsalt": salt, "pdf.fonttype": 42, "font.size": 10, "axes.spines.top": False,
         "axes.spines.right": False, "axes.edgecolor": light("soft"), "axes.labelcolor": light("soft"),
         "xtick.color": light("soft"), "ytick.color": light("soft"), "text.color": light("ink"),
@@ -182,30 +184,37 @@ def _save(
 
 
 def _draw_lines(chart: LineChart, axes: "Axes") -> None:
-    from matplotlib.ticker import NullLocator, ScalarFormatter
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
+    several = len({line.colour for line in chart.lines}) > 1
     for line in chart.lines:
         colour = light(f"series{line.colour}")
         dashes = ":" if line.hollow else ("--", "-")[line.colour]
         face = light("paper") if line.hollow else colour
-        marker = {"marker": "o", "markersize": 5, "markerfacecolor": face} if chart.mark_points else {}
+        marker: Any = {"marker": "o", "markersize": 5, "markerfacecolor": face} if chart.mark_points else {}
         xs, ys = zip(*line.points, strict=True)
         axes.plot(xs, ys, dashes, color=colour, label=line.name, **marker)
-        for x, y in line.points if chart.mark_points else ():
-            axes.annotate(f"{y:.2f}", (x, y), (0, 6), textcoords="offset points", ha="center", fontsize=9, color=colour)
+        for place, (x, y) in enumerate(line.points if chart.mark_points else ()):
+            # Where no line runs: below the lower of two lines, and below a point whose neighbours are higher.
+            beside = [ys[other] for other in (place - 1, place + 1) if 0 <= other < len(ys)] or [y]
+            below = line.colour == 0 if several else sum(beside) / len(beside) > y
+            offset = (0, -13 if below else 6)
+            axes.annotate(f"{y:.2f}", (x, y), offset, textcoords="offset points", ha="center", fontsize=9, color=colour)
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     if chart.log:
         axes.set_xscale("log", base=2)
     if chart.mark_points:
         axes.set_xticks(sorted({x for line in chart.lines for x, _ in line.points}))
-        axes.xaxis.set_major_formatter(ScalarFormatter())
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.margins(0.1, 0.15)
+        axes.margins(0.1, 0.2)
         low, high = axes.get_ylim()
         if high - low < SMALLEST_RANGE:
             axes.set_ylim((low + high - SMALLEST_RANGE) / 2, (low + high + SMALLEST_RANGE) / 2)
-    elif inside := _later_range(chart.lines):
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1000:g}k" if x >= 10_000 else f"{x:g}"))
+    if not chart.mark_points and (inside := _later_range(chart.lines)):
         room = 0.05 * (inside[1] - inside[0]) or 1.0
         axes.set_ylim(inside[0] - room, inside[1] + room)
     low, high = axes.get_ylim()
@@ -231,9 +240,10 @@ def _draw_images(chart: ImageChart, axes: "Axes") -> None:
 
     rows, columns, height, width, _ = chart.grid.shape
     gap = 2
+    heads = [textwrap.fill(column, 14) for column in chart.columns]
     padded = np.pad(chart.grid, ((0, 0), (0, 0), (gap, gap), (gap, gap), (0, 0)), constant_values=255)
     axes.imshow(padded.transpose(0, 2, 1, 3, 4).reshape(rows * (height + 2 * gap), columns * (width + 2 * gap), 3))
-    axes.set_xticks([(place + 0.5) * (width + 2 * gap) for place in range(columns)], chart.columns, fontsize=8)
+    axes.set_xticks([(place + 0.5) * (width + 2 * gap) for place in range(columns)], heads, fontsize=8)
     axes.set_yticks([(place + 0.5) * (height + 2 * gap) for place in range(rows)], chart.names)
     axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
     axes.grid(visible=False)

@@ -79,13 +79,13 @@ def find_cell(cell: Cell, results: Results) -> CellResult:
     stale = tuple(results.stale(cell.experiment))
     found = results.all_seeds(cell.experiment)
     if measured := _measure(found, cell.measure):
-        return CellResult(cell, "done", *zip(*measured, strict=True), stale)
+        return CellResult(cell, "done", *_unzip(measured), stale)
     for group in results.shorter(cell.experiment):
         epochs = group[0].epochs
         measure = shorten_measure(cell.measure, epochs, group[0].options["rounds"], cell.experiment)
         if measured := _measure(group, measure):
             note = _describe_short(measure, epochs, cell)
-            return CellResult(cell, "short", *zip(*measured, strict=True), stale, note)
+            return CellResult(cell, "short", *_unzip(measured), stale, note)
     if found:
         return CellResult(cell, "unmeasured", tuple(found), stale=stale, note=f"recorded without {cell.measure}")
     return CellResult(cell, "missing", stale=stale)
@@ -93,6 +93,10 @@ def find_cell(cell: Cell, results: Results) -> CellResult:
 
 def _measure(results: Iterable[Result], measure: str) -> list[tuple[Result, float]]:
     return [(result, value) for result in results if (value := result.measure(measure)) is not None]
+
+
+def _unzip(measured: list[tuple[Result, float]]) -> tuple[tuple[Result, ...], tuple[float, ...]]:
+    return tuple(result for result, _ in measured), tuple(value for _, value in measured)
 
 
 def _describe_short(measure: str, epochs: int, cell: Cell) -> str:

@@ -153,13 +153,14 @@ def _figure(raw: dict[str, Any]) -> Figure:
     raw = dict(raw)
     runs = raw.pop("runs")
     series = tuple(Series(run["name"], make_experiment(**run["settings"]), run.get("x")) for run in runs)
-    lists = {name: tuple(raw.pop(name, ())) for name in ("notes", "curves")}
+    lists: Any = {name: tuple(raw.pop(name, ())) for name in ("notes", "curves")}
     return Figure(series=series, **lists, **raw)
 
 
 def _read() -> dict[str, Part]:
     raw = tomllib.loads((Path(__file__).parent / "paper.toml").read_text(encoding="utf-8"))
-    return {part.id: part for part in (*map(_table, raw["tables"]), *map(_figure, raw["figures"]))}
+    parts: list[Part] = [*map(_table, raw["tables"]), *map(_figure, raw["figures"])]
+    return {part.id: part for part in parts}
 
 
 PAPER: dict[str, Part] = _read()

@@ -95,7 +95,9 @@ def make_document(summary: Summary) -> Document:
 
 
 def _summary_section(summary: Summary) -> Section:
-    lists = [[Heading(head), Bullets(list(map(_point, points)))] for head, points in summary.lists().items() if points]
+    lists: list[list[Block]] = [
+        [Heading(head), Bullets(list(map(_point, points)))] for head, points in summary.lists().items() if points
+    ]
     reading: list[Block] = [
         Heading("How to read a cell"),
         Paragraph(
@@ -178,7 +180,7 @@ def _difference(one: CellResult) -> Styled:
     if one.difference is None:
         return Styled("", "")
     if one.cell.incomparable:
-        return Styled(f"({signed(one.difference)}, not comparable: {one.cell.incomparable})", "soft")
+        return Styled(f"({signed(one.difference)}, not comparable)", "soft")
     kind, mark = ("up", "▲") if one.difference >= 0 else (("near", "▽") if one.difference >= -CLOSE else ("down", "▼"))
     return Styled(f"{mark} {signed(one.difference)}", f"diff {kind}")
 
@@ -210,14 +212,18 @@ def _figure_section(found: FigureResult) -> Section:
     for name, path in found.files.items():
         links += [", " if links else "Drawn from ", Link(name, path)]
     seeds = "" if figure.kind == "sweep" else " (the lowest seed of each run)"
+    paper: list[Block] = [Heading("The paper"), Paragraph(figure.behaviour)]
     drawn = _view_table() if figure.kind == "views" else Charts(found.charts)
+    # A single chart leaves room next to it.
+    body: list[Block] = (
+        [Columns([[drawn], [*paper, *ours]])] if len(found.charts) == 1 else [drawn, Columns([paper, ours])]
+    )
     return Section(
         figure.id,
         figure.title,
         [
             Paragraph(figure.shows),
-            drawn,
-            Columns([[Heading("The paper"), Paragraph(figure.behaviour)], *([ours] if ours else [])]),
+            *body,
             *_notes(figure.notes),
             *_small(found.protocols),
             *([Paragraph([*links, f"{seeds}."], "protocol")] if links else []),
@@ -274,5 +280,5 @@ def _small(texts: Iterable[str]) -> list[Block]:
 
 
 def _missing_command(part: Part, is_missing: bool) -> list[Block]:
-    command = ["To run what is missing: ", Styled(f"aag reproduce {part.id}", "code")]
+    command: Text = ["To run what is missing: ", Styled(f"aag reproduce {part.id}", "code")]
     return [Paragraph(command, "protocol")] if is_missing else []

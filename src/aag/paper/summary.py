@@ -38,15 +38,18 @@ class Summary:
                 assert one.cell.experiment
                 runs.setdefault(one.cell.experiment.name, []).append(one)
         own = {name: cells for name, cells in runs.items() if _method(cells[0]) == "aag"}
-        left_out = any(one.cell.incomparable for table in self.tables for one in table.wanted)
-        excluded = " Runs in another setup than the paper's (AlexNet) are not counted." * left_out
+        reasons = dict.fromkeys(one.cell.incomparable for table in self.tables for one in table.wanted)
+        left_out = ", ".join(filter(None, reasons))
+        excluded = f" Runs that cannot be compared are not counted ({left_out})." if left_out else ""
         return f"Runs: {_count(runs)}, in every table. AAG's own: {_count(own)}.{excluded}"
 
     @cached_property
     def used(self) -> list[Result]:
         """The records of which a number or a curve is shown, each once."""
-        every = [result for one in (*self.tables, *self.figures) for result in one.results]
-        return sorted({result.path: result for result in every}.values(), key=lambda result: result.path.name)
+        in_tables = (result for table in self.tables for result in table.results)
+        in_figures = (result for figure in self.figures for result in figure.results)
+        used = {result.path: result for result in (*in_tables, *in_figures)}
+        return sorted(used.values(), key=lambda result: result.path.name)
 
     @property
     def damaged(self) -> list[tuple[Path, str]]:
