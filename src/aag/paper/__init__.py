@@ -1,6 +1,6 @@
-"""The paper's tables and figures as data, the runs they need, and ours beside theirs."""
+"""The paper's tables and figures as data, the runs that they need, and the page with our numbers next to theirs."""
 
-from aag.paper.experiments import PAPER, Cell, Figure, Table, in_short, with_epochs
+from aag.paper.experiments import PAPER, Cell, Experiment, Figure, Table, make_experiment
 from aag.paper.results import Result, Results
 
-__all__ = ["PAPER", "Cell", "Figure", "Result", "Results", "Table", "in_short", "with_epochs"]
+__all__ = ["PAPER", "Cell", "Experiment", "Figure", "Result", "Results", "Table", "make_experiment"]

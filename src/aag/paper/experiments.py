@@ -1,27 +1,64 @@
 """The paper's tables and figures, read from paper.toml: each cell's number, and the run that should give it."""
 
 import tomllib
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from aag.config import TrainConfig, recipe_config
 from aag.errors import AAGError
+from aag.training import RunSettings, choose_recipe, recipe_settings, run_name
 
-EMPTY = "–"  # a cell that the paper leaves so
+EMPTY = "–"  # a cell that the paper leaves empty
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run that a table or figure needs: its settings as written, and the recipe that they start from."""
+
+    settings: RunSettings
+    recipe: str
+
+    @cached_property
+    def name(self) -> str:
+        return run_name(self.settings, self.recipe)
+
+    @cached_property
+    def resolved(self) -> dict[str, Any]:
+        """The settings as records hold them; the precision stays "auto" unless one is chosen."""
+        return self.settings.resolve().to_json()
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        return self.settings.options()
+
+    def replace(self, **options: Any) -> "Experiment":
+        return Experiment(self.settings.replace(**options), self.recipe)
+
+    def shorten(self, scale: float) -> "Experiment":
+        """Return a short version: the same rounds, with `scale` times their epochs, at least one."""
+        if not 0 < scale <= 1:
+            raise AAGError(f"--epochs-scale must be above 0 and at most 1, not {scale}")
+        if scale == 1:
+            return self
+        train = self.settings.train
+        epochs = max(1, round(train.round_epochs * scale))
+        warmup = None if train.warmup_epochs is None else min(round(train.warmup_epochs * scale), epochs - 1)
+        return self.replace(epochs=train.rounds * epochs, warmup_epochs=warmup)
 
 
 @dataclass(frozen=True)
 class Cell:
     row: str
     column: str
-    paper: float | None  # percent; None: left empty
+    paper: float | None  # percent; None: the paper leaves it empty
     measure: str  # knn, linear, or knn@E: the kNN after epoch E
-    config: TrainConfig | None  # the run, with seed 0; None: nothing to run, for an empty cell or a number of others
-    quoted: bool = False  # by the paper, from earlier work
-    elsewhere: str = ""  # where a number comes from that is not reproduced
-    added: bool = False  # a row of ours, which the paper has not: its number is of another run
+    experiment: Experiment | None  # with seed 0; None: nothing to run
+    quoted: bool = False  # the paper took the number from earlier work
+    elsewhere: str = ""  # source of a number that is shown and not reproduced here
+    added: bool = False  # a row of ours, next to the paper's number of another run
+    incomparable: str = ""  # why our number cannot be compared with the paper's
 
 
 @dataclass(frozen=True)
@@ -29,6 +66,7 @@ class Table:
     id: str
     title: str
     shows: str
+    notes: tuple[str, ...]  # ours, not the paper's
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     against: str = ""  # the row or column that the table compares the others with
@@ -38,17 +76,16 @@ class Table:
         return tuple(cell for row in self.rows for cell in row)
 
     @cached_property
-    def configs(self) -> tuple[TrainConfig, ...]:
-        """The runs it needs, each once."""
-        return _each_once([cell.config for cell in self.cells if cell.config])
+    def experiments(self) -> tuple[Experiment, ...]:
+        return _each_once(cell.experiment for cell in self.cells if cell.experiment)
 
 
 @dataclass(frozen=True)
 class Series:
-    """One run of a figure: its name in the legend, and its place where the figure is a sweep."""
+    """One run of a figure: its name in the legend, and its place on the axis of a sweep."""
 
     name: str
-    config: TrainConfig
+    experiment: Experiment
     x: float | None = None
 
 
@@ -57,90 +94,85 @@ class Figure:
     id: str
     title: str
     shows: str
+    notes: tuple[str, ...]  # ours, not the paper's
     kind: str  # views, sweep, steps, epochs or tsne
-    behaviour: str  # what the paper says one sees
+    behaviour: str  # what the paper says about it
     series: tuple[Series, ...]
-    curves: tuple[str, ...] = ()  # of a sweep the measures, else what was logged
-    x: str = ""  # the axis of a sweep
-    log: bool = False  # whether that axis is logarithmic
+    curves: tuple[str, ...] = ()  # measures of a sweep, else names of logged curves
+    x: str = ""  # what a sweep varies
+    log: bool = False  # whether its axis is logarithmic
 
     @cached_property
-    def configs(self) -> tuple[TrainConfig, ...]:
-        return _each_once([one.config for one in self.series])
+    def experiments(self) -> tuple[Experiment, ...]:
+        return _each_once(series.experiment for series in self.series)
 
 
-def _each_once(configs: list[TrainConfig]) -> tuple[TrainConfig, ...]:
-    return tuple({config.run_name(): config for config in configs}.values())
+Part = Table | Figure
 
 
-def _config(settings: dict[str, Any], suffix: str = "") -> TrainConfig:
-    """The run of a cell: what differs from its recipe. `suffix` goes behind the network's name."""
-    settings = dict(settings)
-    base = recipe_config(settings.pop("recipe", "auto"), settings.pop("data"), settings.pop("method", "aag"))
-    if suffix:
-        settings["network"] += suffix
-    return replace(base, **settings).validate()
+def _each_once(experiments: Iterable[Experiment]) -> tuple[Experiment, ...]:
+    return tuple({each.name: each for each in experiments}.values())
+
+
+def make_experiment(data: str, recipe: str = "auto", method: str | None = None, **options: Any) -> Experiment:
+    """Return a recipe's run on a data set, with some options changed."""
+    recipe, method = choose_recipe(recipe, data, method)
+    return Experiment(recipe_settings(recipe, data, method).replace(**options), recipe)
+
+
+def _cell(table: dict[str, Any], row: dict[str, Any], column: dict[str, Any], number: Any) -> Cell:
+    empty, elsewhere = number == EMPTY, row.get("elsewhere", "")
+    options = {**table.get("settings", {}), **column.get("settings", {}), **row.get("settings", {})}
+    if "suffix" in row:
+        options["network"] += row["suffix"]
+    return Cell(
+        row["name"],
+        column["name"],
+        None if empty else float(number),
+        column.get("measure") or row.get("measure") or table["measure"],
+        None if empty or elsewhere else make_experiment(**options),
+        row.get("quoted", False),
+        elsewhere,
+        row.get("added", False),
+        column.get("incomparable", ""),
+    )
 
 
 def _table(raw: dict[str, Any]) -> Table:
-    rows = []
-    for row in raw["rows"]:
-        cells = []
-        for column, number in zip(raw["columns"], row["paper"], strict=True):
-            empty, elsewhere = number == EMPTY, row.get("elsewhere", "")
-            settings = {**raw.get("settings", {}), **column.get("settings", {}), **row.get("settings", {})}
-            cells.append(
-                Cell(
-                    row["name"],
-                    column["name"],
-                    None if empty else float(number),
-                    column.get("measure") or row.get("measure") or raw["measure"],
-                    None if empty or elsewhere else _config(settings, row.get("suffix", "")),
-                    row.get("quoted", False),
-                    elsewhere,
-                    row.get("added", False),
-                )
-            )
-        rows.append(tuple(cells))
-    columns = tuple(column["name"] for column in raw["columns"])
-    return Table(raw["id"], raw["title"], raw["shows"], columns, tuple(rows), raw.get("against", ""))
+    columns = raw["columns"]
+    rows = tuple(
+        tuple(_cell(raw, row, column, number) for column, number in zip(columns, row["paper"], strict=True))
+        for row in raw["rows"]
+    )
+    names = tuple(column["name"] for column in columns)
+    notes = tuple(raw.get("notes", ()))
+    return Table(raw["id"], raw["title"], raw["shows"], notes, names, rows, raw.get("against", ""))
 
 
 def _figure(raw: dict[str, Any]) -> Figure:
-    series = tuple(Series(run["name"], _config(run["settings"]), run.get("x")) for run in raw["runs"])
-    curves = tuple(raw.get("curves") or raw.get("measures") or ())
-    return Figure(
-        raw["id"], raw["title"], raw["shows"], raw["kind"], raw["behaviour"], series, curves, raw.get("x", ""),
-        raw.get("log", False),
-    )  # fmt: skip
+    raw = dict(raw)
+    runs = raw.pop("runs")
+    series = tuple(Series(run["name"], make_experiment(**run["settings"]), run.get("x")) for run in runs)
+    lists: Any = {name: tuple(raw.pop(name, ())) for name in ("notes", "curves")}
+    return Figure(series=series, **lists, **raw)
 
 
-def _read() -> dict[str, Table | Figure]:
+def _read() -> dict[str, Part]:
     raw = tomllib.loads((Path(__file__).parent / "paper.toml").read_text(encoding="utf-8"))
-    parts: list[Table | Figure] = [*map(_table, raw["tables"]), *map(_figure, raw["figures"])]
+    parts: list[Part] = [*map(_table, raw["tables"]), *map(_figure, raw["figures"])]
     return {part.id: part for part in parts}
 
 
-PAPER: dict[str, Table | Figure] = _read()
+PAPER: dict[str, Part] = _read()
 
 
-def with_epochs(config: TrainConfig, scale: float) -> TrainConfig:
-    """A short version of a run: whole rounds of so many times their epochs, at least one."""
-    if not 0 < scale <= 1:
-        raise AAGError(f"--epochs-scale must lie above 0 and be at most 1, not {scale}")
-    if scale == 1:
-        return config
-    each = max(1, round(config.epochs / config.rounds * scale))
-    warmup = None if config.warmup_epochs is None else min(round(config.warmup_epochs * scale), each - 1)
-    return replace(config, epochs=config.rounds * each, warmup_epochs=warmup)
+def shorten_measure(measure: str, epochs: int, rounds: int, full: Experiment) -> str:
+    """Return what a short version has in place of a measure: for knn@E, the epoch at the same fraction of the run.
 
-
-def in_short(measure: str, short: TrainConfig, full: TrainConfig) -> str:
-    """What a short version has in the place of a measure: of the kNN after an epoch, the one at the same share of it.
-
-    A round is a run of its own: where there are only fewer of them, an epoch is the same one.
+    With fewer rounds of the same length, an epoch stays the same one.
     """
     kind, _, epoch = measure.partition("@")
-    if not epoch or short.rounds != full.rounds:
+    train = full.settings.train
+    if not epoch or rounds != train.rounds:
         return measure
-    return f"{kind}@{round(int(epoch) * short.epochs / full.epochs)}"
+    return f"{kind}@{round(int(epoch) * epochs / train.epochs)}"

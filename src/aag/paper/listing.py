@@ -1,87 +1,89 @@
-"""What each table and figure shows and needs, and how much of it is done; and the same of every run."""
+"""List the tables and figures, what each needs and how much of it is done; or every run."""
 
 import textwrap
 from collections import Counter
 from collections.abc import Mapping
 
 from aag.errors import AAGError
-from aag.paper.experiments import PAPER, Figure, Table
-from aag.paper.plan import Planned, Reproduce, Standing, select, standing
+from aag.paper.experiments import PAPER, Part
+from aag.paper.plan import PlannedRun, Reproduce, RunStatus, run_status, select
 from aag.paper.results import Results
 from aag.text import duration, rough_duration
 
-Stand = Mapping[str, Standing]  # by the run's name
-DONE = (Standing.RECORDED, Standing.PARTIAL)
+Statuses = Mapping[str, RunStatus]  # by the run's name
+DONE = (RunStatus.RECORDED, RunStatus.INCOMPLETE)
 HINT = """\
-aag reproduce table2              runs what is missing, resumes what was cut off; Ctrl-C saves, the same command goes on
-aag reproduce table1 --list       shows its runs one by one
-aag reproduce table2 --plan       prints the commands, for a scheduler; --shard 2/8 takes a part
-aag reproduce table1 --dataset cifar10 --network resnet18 --row AAG       takes a column, a row or a cell
-aag reproduce page                writes one page: all of it, ours beside the paper's"""
+aag reproduce table2              run what is missing and resume what was interrupted; Ctrl-C saves
+aag reproduce table1 --list       list its runs
+aag reproduce table2 --plan       print the commands, for a scheduler; --shard 2/8 takes one part of eight
+aag reproduce table1 --dataset cifar10 --network resnet18 --row AAG       select a column, a row or a cell
+aag reproduce figure4 --save fig4.pdf     draw a figure from the records
+aag reproduce page                write one page: all tables and figures, our numbers next to the paper's"""
 
 
-def listing(options: Reproduce, results: Results, width: int) -> str:
+def list_parts(options: Reproduce, results: Results, width: int) -> str:
     every = select(options, PAPER.values())
-    in_all = {run.name: standing(run, results) for run in every}
-    # Each on two lines: beside six columns of numbers a sentence has no room.
-    lines = [f"{'':<8}{'runs':>5}{'recorded':>10}{'begun':>7}{'stale':>7}{'missing':>9}  {'to go':<15}  title"]
+    all_statuses = {run.name: run_status(run, results) for run in every}
+    # Two lines each: a sentence does not fit next to six columns of numbers.
+    lines = [f"{'':<8}{'runs':>5}{'recorded':>10}{'started':>9}{'stale':>7}{'missing':>9}  {'time left':<15}  title"]
     indent = " " * 8
     for part in PAPER.values():
-        runs = chosen(options, part)
+        runs = _select_part(options, part)
         if runs is None:
             continue
-        stand = {run.name: standing(run, results) for run in runs}  # a figure may lack what a table does not need
-        lines.append(f"{part.id:<8}{counts(runs, stand)}  {to_go(runs, stand, results):<15}  {part.title}")
-        lines += textwrap.wrap(first_sentence(part.shows), max(40, width), initial_indent=indent,
-                               subsequent_indent=indent)  # fmt: skip
+        statuses = {run.name: run_status(run, results) for run in runs}  # a figure may need more than a table
+        lines.append(f"{part.id:<8}{_counts(statuses)}  {time_left(runs, statuses, results):<15}  {part.title}")
+        lines += textwrap.wrap(
+            _first_sentence(part.shows), max(40, width), initial_indent=indent, subsequent_indent=indent
+        )
     lines.append("")
     if options.epochs_scale != 1:
-        lines.append(
-            f"Short versions: {options.epochs_scale:g} of each run's epochs, recorded under names of their own."
-        )
-    done = sum(each in DONE for each in in_all.values())
-    lines.append(f"Many share runs: {len(every)} in all, {done} recorded; to go: {to_go(every, in_all, results)}.")
+        lines.append(f"Short versions: {options.epochs_scale:g} of each run's epochs, recorded under their own names.")
+    done = sum(status in DONE for status in all_statuses.values())
+    left = time_left(every, all_statuses, results)
+    lines.append(f"Tables and figures share runs: {len(every)} in total, {done} recorded; time left: {left}.")
     if results.all:
-        lines.append(f"Times are of training, by the nearest records ({machines(results)}); ? where none is near.")
-    if Standing.PARTIAL in in_all.values():
+        lines.append(f"Times are training times, estimated from similar records ({machines(results)}); ?: no record.")
+    if RunStatus.INCOMPLETE in all_statuses.values():
         lines.append("* recorded without something that the table or figure shows.")
     return "\n".join([*lines, "", HINT])
 
 
-def each(runs: list[Planned], stand: Stand, results: Results) -> str:
-    """Run by run. The time of one that is recorded is its own."""
+def list_runs(runs: list[PlannedRun], statuses: Statuses, results: Results) -> str:
+    """One line per run; the time of a recorded run is its own, of others an estimate."""
     lines = []
     for run in runs:
-        result = results.seed(run.config)
-        seconds = result.record["seconds"] if result else results.seconds(run.config)
+        result = results.same_seed(run.experiment)
+        seconds = result.record["seconds"] if result else results.estimate_seconds(run.experiment)
         time = "?" if seconds is None else duration(seconds) if result else f"about {rough_duration(seconds)}"
-        lines.append(f"{stand[run.name]:<10}{time:<17}{run.label}")
+        stale = [str(each) for each in results.stale(run.experiment) if statuses[run.name] is RunStatus.STALE]
+        lines.append(f"{statuses[run.name]:<12}{time:<17}{run.label}" + "".join(f"; {text}" for text in stale[:1]))
     return "\n".join(lines)
 
 
-def chosen(options: Reproduce, part: Table | Figure) -> list[Planned] | None:
-    """None: nothing here fits the filters, which another table does."""
+def _select_part(options: Reproduce, part: Part) -> list[PlannedRun] | None:
+    """None: the filters match nothing here, but something in another table."""
     try:
         return select(options, [part])
     except AAGError:
         return None
 
 
-def first_sentence(text: str) -> str:
+def _first_sentence(text: str) -> str:
     sentence, dot, _ = text.partition(". ")
     return sentence + dot.strip()
 
 
-def counts(runs: list[Planned], stand: Stand) -> str:
-    found = Counter(stand[run.name] for run in runs)
-    recorded = f"{found[Standing.RECORDED] + found[Standing.PARTIAL]}{'*' * bool(found[Standing.PARTIAL])}"
-    rest = f"{found[Standing.BEGUN]:>7}{found[Standing.STALE]:>7}{found[Standing.MISSING]:>9}"
-    return f"{len(runs):>5}{recorded:>10}{rest}"
+def _counts(statuses: Statuses) -> str:
+    found = Counter(statuses.values())
+    recorded = f"{found[RunStatus.RECORDED] + found[RunStatus.INCOMPLETE]}{'*' * bool(found[RunStatus.INCOMPLETE])}"
+    rest = f"{found[RunStatus.STARTED]:>9}{found[RunStatus.STALE]:>7}{found[RunStatus.MISSING]:>9}"
+    return f"{len(statuses):>5}{recorded:>10}{rest}"
 
 
-def to_go(runs: list[Planned], stand: Stand, results: Results) -> str:
-    """How long what is not recorded takes; what a begun run has behind it is not taken off."""
-    times = [results.seconds(run.config) for run in runs if stand[run.name] not in DONE]
+def time_left(runs: list[PlannedRun], statuses: Statuses, results: Results) -> str:
+    """Estimate the training time of what is not recorded; started runs count whole."""
+    times = [results.estimate_seconds(run.experiment) for run in runs if statuses[run.name] not in DONE]
     known = [time for time in times if time is not None]
     if not times:
         return "–"
@@ -90,5 +92,5 @@ def to_go(runs: list[Planned], stand: Stand, results: Results) -> str:
 
 
 def machines(results: Results) -> str:
-    """What the records were made on."""
+    """Name what the records were made on."""
     return ", ".join(sorted({result.gpu or "a CPU" for result in results.all}))

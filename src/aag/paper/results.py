@@ -1,45 +1,50 @@
-"""What was measured: the records under a folder, matched with the runs that the paper's tables ask for."""
+"""Read the records of a folder and match them with the runs that the paper's tables need."""
 
 import json
-import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from aag.config import TrainConfig
 from aag.data.datasets import DATASETS
 from aag.errors import AAGError
-from aag.files import projection_file
+from aag.paper.experiments import Experiment
+from aag.runs import differences, flatten, projection_file
 
 
 @dataclass(frozen=True)
 class Result:
-    """One record: a run that was finished and evaluated."""
+    """The record of one run that was finished and evaluated."""
 
     path: Path
     record: dict[str, Any]
-    config: TrainConfig  # as it was run; what its version did not know has its default
-    strange: bool = False  # it was run with settings that are unknown here
 
     @property
     def name(self) -> str:
         return self.record["name"]
 
     @cached_property
-    def identity(self) -> dict[str, Any]:
-        return self.config.identity()
+    def options(self) -> dict[str, Any]:
+        """The resolved settings by option name."""
+        return flatten(self.record["settings"])
+
+    @property
+    def seed(self) -> int:
+        return self.options["seed"]
+
+    @property
+    def epochs(self) -> int:
+        return self.options["epochs"]
 
     @property
     def gpu(self) -> str | None:
-        """Of the last session; None: a CPU."""
+        """GPU of the last session; None: a CPU."""
         return self.record["sessions"][-1]["gpu"]
 
     def measure(self, measure: str) -> float | None:
-        """knn (the last epoch's), linear, or knn@E; in percent."""
+        """Return knn (of the last epoch), linear, or knn@E, in percent."""
         kind, _, epoch = measure.partition("@")
         if epoch:
             return dict(map(tuple, self.record["knn_by_epoch"])).get(int(epoch))
@@ -48,172 +53,248 @@ class Result:
         return next((r["accuracy"] for r in self.record["evaluation"] if r["protocol"]["evaluation"] == kind), None)
 
 
-class Results:
-    """All records of a folder. A file that cannot be read as one is passed over, and told of in `damaged`.
+@dataclass(frozen=True)
+class Stale:
+    """A record that has a run's name, but other settings than the run has now."""
 
-    So is a second record of the same run with the same seed: a number would count twice.
-    """
+    result: Result
+    differences: dict[str, tuple[Any, Any]]  # option: its value in the record, and now
+
+    def __str__(self) -> str:
+        return "; ".join(f"{name} {there}, now {here}" for name, (there, here) in self.differences.items())
+
+
+class Results:
+    """All records of a folder. Files that are no records, and second records of a run, are in `damaged`."""
 
     def __init__(self, folder: Path) -> None:
         if os.path.exists(folder) and not (folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)):
-            raise AAGError(f"{folder} is no folder of records that can be read; give the one that --record wrote to")
+            raise AAGError(f"{folder} is not a folder of records that can be read; give the one that --record wrote to")
         self.folder = folder
         self.damaged: dict[Path, str] = {}
         found: dict[str, Result] = {}
         for path in sorted(folder.glob("*.json"), key=lambda path: path.name):
-            try:
-                result = _read(path)
-            except _DAMAGE as error:
-                self.damaged[path] = _why(error)
+            record = self._read(path, RECORD)
+            if record is None:
                 continue
-            key = json.dumps([result.identity, result.strange], sort_keys=True)
+            result = Result(path, record)
+            key = json.dumps(record["settings"], sort_keys=True)
             there = found.get(key)
             if there is None or (path.stem == result.name and there.path.stem != result.name):
                 found[key] = result
             if there is not None:
                 other = there if found[key] is result else result
-                self.damaged[other.path] = f"it is of the same run as {found[key].path.name}"
-        self.all = list(found.values())
+                self.damaged[other.path] = f"it is a second record of the run in {found[key].path.name}"
+        # Where the precision does not matter, bf16 comes before fp32.
+        self.all = sorted(found.values(), key=lambda result: (result.seed, result.options.get("precision", "")))
 
-    def of(self, config: TrainConfig) -> list[Result]:
-        """Of this run, with any seed, by seed."""
-        wanted = _but(config.identity(), "seed")
-        return self._where(lambda result: not result.strange and _but(result.identity, "seed") == wanted)
+    def all_seeds(self, experiment: Experiment) -> list[Result]:
+        """Return the records of this run with any seed, one per seed."""
+        found = [result for result in self.all if not differs(result, experiment, "seed")]
+        return list({result.seed: result for result in reversed(found)}.values())[::-1]
 
-    def seed(self, config: TrainConfig) -> Result | None:
-        """Of this run with this very seed."""
-        return next((result for result in self.of(config) if result.config.seed == config.seed), None)
+    def same_seed(self, experiment: Experiment) -> Result | None:
+        """Return the record of this run with its own seed."""
+        wanted = experiment.settings.train.seed
+        return next((result for result in self.all_seeds(experiment) if result.seed == wanted), None)
 
-    def stale(self, config: TrainConfig) -> list[Result]:
-        """By name this run's, but of settings that its recipe no longer has."""
-        current = self.of(config)
-        names = {seed: replace(config, seed=seed).run_name() for seed in {result.config.seed for result in self.all}}
-        return self._where(lambda result: result not in current and result.name == names[result.config.seed])
+    def stale(self, experiment: Experiment) -> list[Stale]:
+        """Return the records that have this run's name with any seed, but other settings."""
+        found = []
+        for result in self.all:
+            same = experiment.replace(seed=result.seed)
+            if result.name == same.name and (different := differs(result, same)):
+                found.append(Stale(result, different))
+        return found
 
-    def short(self, config: TrainConfig) -> list[list[Result]]:
-        """Of this run with fewer epochs, or fewer rounds of as many: what differs by seed alone together, by seed, and
-        the longest first."""
-        aside = ("seed", "epochs", "rounds", "warmup_epochs")
-        wanted = _but(config.identity(), *aside)
+    def shorter(self, experiment: Experiment) -> list[list[Result]]:
+        """Return the records of short versions of this run: with fewer epochs, or fewer rounds of the same length.
 
-        def shorter(other: TrainConfig) -> bool:
-            same = other.rounds == config.rounds or other.epochs * config.rounds == config.epochs * other.rounds
-            return same and other.epochs < config.epochs
+        Records that differ only in their seed are one group; the longest group comes first.
+        """
+        train = experiment.settings.train
+        groups: dict[tuple[int, int, int], list[Result]] = {}
+        for result in self.all:
+            if differs(result, experiment, "seed", "epochs", "rounds", "warmup_epochs"):
+                continue
+            epochs, rounds, warmup = (result.options[name] for name in ("epochs", "rounds", "warmup_epochs"))
+            if epochs < train.epochs and (rounds == train.rounds or epochs * train.rounds == train.epochs * rounds):
+                groups.setdefault((-epochs, -rounds, warmup), []).append(result)
+        return [groups[key] for key in sorted(groups)]
 
-        alike: dict[tuple[int, int, bool, int | None], list[Result]] = {}
-        for result in self._where(
-            lambda result: not result.strange and _but(result.identity, *aside) == wanted and shorter(result.config)
-        ):
-            of = result.config
-            key = (of.epochs, of.rounds, of.warmup_epochs == config.warmup_epochs, of.warmup_epochs)
-            alike.setdefault(key, []).append(result)
-        return [alike[key] for key in sorted(alike, key=lambda key: key[:3], reverse=True)]
+    def estimate_seconds(self, experiment: Experiment) -> float | None:
+        """Estimate the training time from the fastest of the most similar records. None: its network has none."""
+        wanted = experiment.options
 
-    def seconds(self, config: TrainConfig) -> float | None:
-        """How long this run may take, by the fastest of the nearest records. None: there is none of its network."""
-        like = [result for result in self.all if result.config.network == config.network and result.record["seconds"]]
+        def distance(options: dict[str, Any]) -> tuple[bool, bool, int]:
+            passes = [(each.get("auxiliary") == "none", each.get("symmetric")) for each in (options, wanted)]
+            far = abs(options["batch_size"] - wanted["batch_size"])
+            return options["method"] != wanted["method"], passes[0] != passes[1], far
 
-        def far(result: Result) -> tuple[bool, bool, int]:
-            other = result.config
-            passes = (other.auxiliary == "none", other.symmetric) != (config.auxiliary == "none", config.symmetric)
-            return other.method != config.method, passes, abs(other.batch_size - config.batch_size)
-
-        nearest = min(map(far, like), default=None)
-        paces = [
-            result.record["seconds"] / result.config.epochs / images_of(result.config.data)
-            for result in like
-            if far(result) == nearest
+        similar = [r for r in self.all if r.options["network"] == wanted["network"] and r.record["seconds"]]
+        nearest = min((distance(result.options) for result in similar), default=None)
+        per_image = [
+            result.record["seconds"] / result.epochs / train_images(result.options["data"])
+            for result in similar
+            if distance(result.options) == nearest
         ]
-        return min(paces) * config.epochs * images_of(config.data) if paces else None
+        return min(per_image) * wanted["epochs"] * train_images(wanted["data"]) if per_image else None
 
-    def projection_file(self, config: TrainConfig) -> Path:
-        return projection_file(self.folder, config.run_name())
+    def projection_file(self, experiment: Experiment) -> Path:
+        return projection_file(self.folder, experiment.name)
 
-    def projection(self, config: TrainConfig) -> dict[str, Any] | None:
-        """The t-SNE of this run: x, y and labels of its images, their classes, and how it was made."""
-        path = self.projection_file(config)
+    def projection(self, experiment: Experiment) -> dict[str, Any] | None:
+        """Return the t-SNE of this run: x, y and labels of its images, their classes, and how it was made."""
+        path = self.projection_file(experiment)
+        found = self._read(path, PROJECTION) if path.exists() else None
+        if found is None or setting_differences(found["settings"], experiment):
+            return None
+        if not len(found["x"]) == len(found["y"]) == len(found["labels"]) > 0:
+            self.damaged[path] = "x, y and labels differ in length"
+        elif not set(found["labels"]) <= set(range(len(found["classes"]))):
+            self.damaged[path] = "a label has no class"
+        else:
+            return found
+        return None
+
+    def _read(self, path: Path, schema: "Schema") -> dict[str, Any] | None:
+        """Read a file and check what tables and pages use of it."""
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            x, y, labels = found["x"], found["y"], found["labels"]
-            _need(len(x) == len(y) == len(labels) > 0, "x, y and labels differ in length")
-            _need(all(map(number, (*x, *y))), "a point is not a pair of numbers")
-            _need(all(isinstance(each, str) for each in found["classes"]), "a class has no name")
-            _need(set(labels) <= set(range(len(found["classes"]))), "a label is of no class")
-            same = TrainConfig.from_json(found["settings"]).identity() == config.identity()
-            return found if same else None
-        except FileNotFoundError:
-            return None
-        except _DAMAGE as error:
-            self.damaged[path] = _why(error)
-            return None
-
-    def _where(self, wanted: Callable[[Result], bool]) -> list[Result]:
-        return sorted(filter(wanted, self.all), key=lambda result: result.config.seed)
+            content = json.loads(path.read_text(encoding="utf-8"))
+            for name, check in schema.items():
+                for value in _values(content, name.split(".")):
+                    if not check(value):
+                        raise _Invalid(f"its {name.replace('.*', '').rstrip('?')} is {str(value)[:40]!r}")
+            return content
+        except OSError as error:
+            self.damaged[path] = f"cannot be read: {error.strerror}"
+        except _Invalid as error:
+            self.damaged[path] = " ".join(str(error).split())
+        except (ValueError, RecursionError):
+            self.damaged[path] = "it is empty, cut off, or not JSON"
+        return None
 
 
-_DAMAGE = (
-    OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, AAGError,
-)  # fmt: skip
+def differs(result: Result, experiment: Experiment, *ignored: str) -> dict[str, tuple[Any, Any]]:
+    return setting_differences(result.record["settings"], experiment, *ignored)
 
 
-class _Unfit(ValueError):
-    """A part of a record is not of its kind; the words are ours."""
+def setting_differences(settings: dict[str, Any], experiment: Experiment, *ignored: str) -> dict[str, tuple[Any, Any]]:
+    """Return the options in which resolved settings differ from a run's, each with both values.
+
+    The precision is ignored where the run leaves it to the device.
+    """
+    automatic = ("precision",) * (experiment.settings.train.precision == "auto")
+    found = differences(settings, experiment.resolved)
+    return {name: values for name, values in found.items() if name not in (*ignored, *automatic)}
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"it has no {error}"
-    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
-        return "it is empty, cut off, or no JSON"
-    return " ".join(str(error).split()) if isinstance(error, OSError | _Unfit | AAGError) else "it is no record"
-
-
-def _read(path: Path) -> Result:
-    """A record of which every part that tables and pages read is there, of its kind, and a number where it is one."""
-    record = json.loads(path.read_text(encoding="utf-8"))
-    settings = record["settings"]
-    _need(isinstance(settings["data"], str), f"its data are {settings['data']!r}")
-    strange = not settings.keys() <= {field.name for field in fields(TrainConfig)}
-    result = Result(path, record, TrainConfig.from_json(settings).validate(), strange)
-    _ = result.identity
-    _need(isinstance(record["name"], str), f"its name is {record['name']!r}")
-    _need(len(record["sessions"]) > 0, "it has no sessions")
-    for session in record["sessions"]:
-        _need(isinstance(session["gpu"], str | None), f"its GPU is {session['gpu']!r}")
-    seconds, last = record["seconds"], record["knn"]["last"]
-    _need(seconds is None or number(seconds), f"its training took {seconds!r} seconds")
-    pace = record.get("views_per_second")
-    _need(pace is None or number(pace), f"it trained at {pace!r} views a second")
-    _need(last is None or accuracy(last), f"its kNN is {last!r}")
-    _need(all(number(epoch) and accuracy(knn) for epoch, knn in record["knn_by_epoch"]), "its kNN curve is broken")
-    for row in record["evaluation"]:
-        _need(accuracy(row["accuracy"]), f"an accuracy is {row['accuracy']!r}")
-        _need(isinstance(row["protocol"]["evaluation"], str), "an accuracy has no protocol")
-        _need(isinstance(row["protocol"].get("dimensions", 0), int), "a protocol's dimensions are no number")
-    _need(all(number(x) and number(y) for x, y in record.get("loss_by_epoch", [])), "its loss curve is broken")
-    curves = record.get("curves") or {}
-    _need(len({len(values) for values in curves.values()}) <= 1, "its curves over the steps differ in length")
-    _need(all(map(number, chain.from_iterable(curves.values()))), "its curves over the steps are broken")
-    return result
-
-
-def _need(true: bool, else_say: str) -> None:
-    if not true:
-        raise _Unfit(else_say)
-
-
-def number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def accuracy(value: Any) -> bool:
-    return number(value) and 0 <= value <= 100
-
-
-def images_of(data: str) -> int:
-    """For training; a set that is not known counts as large as CIFAR's."""
+def train_images(data: str) -> int:
+    """Return the number of training images; of an unknown data set, CIFAR's."""
     return DATASETS[data].train if data in DATASETS else 50_000
 
 
-def _but(identity: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in identity.items() if name not in names}
+# --- what a record must hold ------------------------------------------------------------------------------------------
+
+
+class _Invalid(ValueError):
+    pass
+
+
+Schema = dict[str, Callable[[Any], bool]]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def is_accuracy(value: Any) -> bool:
+    return is_number(value) and 0 <= value <= 100
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def is_point(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
+
+
+def is_curves(value: Any) -> bool:
+    """Lists of numbers by name, all of one length; or nothing."""
+    if not isinstance(value, dict):
+        return not value
+    lists = list(value.values())
+    return all(isinstance(x, list) and all(map(is_number, x)) for x in lists) and len(set(map(len, lists))) <= 1
+
+
+def is_section(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
+
+
+# By path: * is each element of a list, ? may be missing.
+RECORD: Schema = {
+    "name": is_text,
+    "settings.data": is_section,
+    "settings.data.source": is_text,
+    "settings.encoder": is_section,
+    "settings.encoder.network": is_text,
+    "settings.method": is_section,
+    "settings.method.name": is_text,
+    "settings.train": is_section,
+    "settings.train.epochs": lambda value: is_count(value) and value > 0,
+    "settings.train.batch_size": is_count,
+    "settings.train.rounds": is_count,
+    "settings.train.warmup_epochs": is_count,
+    "settings.train.seed": is_count,
+    "knn.last": or_none(is_accuracy),
+    "knn_by_epoch": lambda value: isinstance(value, list) and all(is_point(p) and is_accuracy(p[1]) for p in value),
+    "loss_by_epoch?": lambda value: isinstance(value, list) and all(map(is_point, value)),
+    "curves?": is_curves,
+    "evaluation": lambda value: isinstance(value, list),
+    "evaluation.*.accuracy": is_accuracy,
+    "evaluation.*.protocol.evaluation": is_text,
+    "evaluation.*.protocol.dimensions?": is_count,
+    "seconds": or_none(is_number),
+    "views_per_second?": or_none(is_number),
+    "sessions": lambda value: isinstance(value, list) and len(value) > 0,
+    "sessions.*.gpu": or_none(is_text),
+}
+PROJECTION: Schema = {
+    **{name: check for name, check in RECORD.items() if name.startswith("settings")},
+    "x.*": is_number,
+    "y.*": is_number,
+    "labels.*": is_count,
+    "classes.*": is_text,
+}
+
+
+def _values(content: Any, path: Iterable[str]) -> Iterator[Any]:
+    """Yield the values at a path."""
+    step, *rest = path
+    if step == "*":
+        if not isinstance(content, list):
+            raise _Invalid(f"it has {str(content)[:40]!r} in the place of a list")
+        found = content
+    else:
+        name = step.rstrip("?")
+        if not isinstance(content, dict):
+            raise _Invalid("it is not a record")
+        if name not in content:
+            if step == name:
+                raise _Invalid(f"it has no {name!r}")
+            return
+        found = [content[name]]
+    for each in found:
+        if rest:
+            yield from _values(each, rest)
+        else:
+            yield each

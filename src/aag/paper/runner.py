@@ -1,230 +1,261 @@
-"""Runs what a table or figure still needs: train, evaluate, record, and on to the next."""
+"""Run what a table or figure still needs: train, evaluate, record, and on to the next run."""
 
 import gc
-import os
 import sys
 import traceback
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
 
+import torch
+from rich.console import Console
+
+from aag.data.datasets import DATASETS, require_files
 from aag.errors import AAGError
 from aag.files import explain_write_errors
-from aag.paper.listing import each, listing, machines, to_go
-from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, holds, lacking, select, standing
-from aag.paper.results import Results
+from aag.paper.listing import list_parts, list_runs, machines, time_left
+from aag.paper.page import save_figure
+from aag.paper.plan import (
+    TSNE,
+    PlannedRun,
+    Reproduce,
+    RunStatus,
+    command,
+    has_run_folder,
+    missing_needs,
+    run_status,
+    select,
+)
+from aag.paper.results import Results, setting_differences
+from aag.records import write_record
+from aag.runs import Run
+from aag.serving import evaluate_run, save_evaluation, write_projection
 from aag.text import pluralize
+from aag.training import RunSettings, load_sets, train_run
+from aag.training.api import Sets
+from aag.training.progress import Progress, stop_on_signals
+from aag.training.runtime import find_device
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from aag.training.run import Run
+Statuses = dict[str, RunStatus]
 
 
 class Stopped(Exception):
-    """On request, and saved."""
+    """Training stopped on request, and was saved."""
 
 
-def reproduce(options: Reproduce, console: "Console") -> int:
-    """Lists, plans or runs, as the options say. The exit code: 0, 2 where a run failed, 130 where it was stopped."""
-    if not options.what and (options.list or options.plan or options.shard):
-        raise AAGError("--list, --plan and --shard take a part of something: name a table or a figure, or all")
+def reproduce(options: Reproduce, console: Console) -> int:
+    """List, plan, draw or run, as the options say. Return 0, 2 where a run failed, or 130 where it was stopped."""
+    if not options.what and (options.list or options.plan or options.shard or options.save):
+        raise AAGError("--list, --plan, --shard and --save need a table or figure (or all), such as table2")
+    if options.save:
+        console.print(save_figure(options), highlight=False, soft_wrap=True)
+        return 0
     runs = select(options) if options.what else []
     results = Results(options.results)
-    stand = {run.name: standing(run, results) for run in runs}
-    told = ""
+    statuses = {run.name: run_status(run, results) for run in runs}
+    text = ""
     if not options.what:
-        told = listing(options, results, console.width)
+        text = list_parts(options, results, console.width)
     elif options.list:
-        told = each(runs, stand, results)
-    for path, why in results.damaged.items():  # now: looking for projections may have found more
-        warn(f"{path} is passed over: {why}")
+        text = list_runs(runs, statuses, results)
+    for path, why in results.damaged.items():  # only now: reading projections may have found more
+        _warn(f"skipped {path}: {why}")
     if not options.what or options.list:
-        console.print(told or "no runs", highlight=False, soft_wrap=True)
+        console.print(text or "no runs", highlight=False, soft_wrap=True)
         return 0
     if options.plan:
-        plan(runs, stand, results)
+        print_plan(runs, statuses, results)
         return 0
-    with explain_write_errors(options.results):  # asked first: hours later would be late
+    find_device(options.device)
+    with explain_write_errors(options.results):  # now, not after hours of training
         options.results.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=options.results):
             pass
-    return Runner(options, console).all(runs, stand, results)
+    return Runner(options, console).run_all(runs, statuses, results)
 
 
-def warn(text: str) -> None:
+def _warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
 
 
-def plan(runs: list[Planned], stand: dict[str, Standing], results: Results) -> None:
-    """The commands on stdout and nothing else, so that they can be piped on."""
-    for run in runs:
-        if stand[run.name] is Standing.RECORDED:
+def print_plan(runs: list[PlannedRun], statuses: Statuses, results: Results) -> None:
+    """Print only the commands to stdout, for a pipe."""
+    for planned in runs:
+        if statuses[planned.name] is RunStatus.RECORDED:
             continue
-        if stand[run.name] is Standing.PARTIAL and not _kept(run):
-            warn(f"{run.name}: {_gone(run, results)}")
+        if statuses[planned.name] is RunStatus.INCOMPLETE and not _is_finished(planned):
+            _warn(f"{planned.name}: {_explain_deleted(planned, results)}")
             continue
-        print(command(run, results.folder))
+        print(command(planned, results.folder))
     if not runs:
-        print("nothing to run in what is selected", file=sys.stderr)
-    elif all(each is Standing.RECORDED for each in stand.values()):
-        print("nothing to run: all that is selected is recorded", file=sys.stderr)
+        print("nothing to run in this selection", file=sys.stderr)
+    elif all(status is RunStatus.RECORDED for status in statuses.values()):
+        print("nothing to run: everything selected is recorded", file=sys.stderr)
 
 
-def _kept(run: Planned) -> bool:
-    """Whether the folder of a finished run is still there."""
-    return holds(run.folder, run.config) and (run.folder / "encoder.safetensors").exists()
+def _is_finished(planned: PlannedRun) -> bool:
+    """Whether the folder of a finished run still exists."""
+    return has_run_folder(planned) and planned.run.encoder_file.exists()
 
 
-def _gone(run: Planned, results: Results) -> str:
-    result = results.seed(run.config)
+def _explain_deleted(planned: PlannedRun, results: Results) -> str:
+    result = results.same_seed(planned.experiment)
     assert result is not None
-    what = _named(lacking(run, results))
-    return f"{result.path} has no {what}, and its run folder {run.folder} is gone; delete the record to train it again"
+    lacks = _describe(missing_needs(planned, results))
+    return (
+        f"{result.path} has no {lacks}, and its run folder {planned.run.folder} is gone; "
+        "delete the record to train the run again"
+    )
 
 
-def _named(lacks: frozenset[str]) -> str:
-    points = sorted((need for need in lacks if "@" in need), key=lambda need: int(need.partition("@")[2]))
-    measures = [need for need in ("knn", "linear") if need in lacks]
-    curves = lacks - {TSNE, *points, *measures}
-    return " and no ".join([TSNE] * (TSNE in lacks) + ["curves over the steps"] * bool(curves) + measures + points)
+def _describe(needs: frozenset[str]) -> str:
+    epochs = sorted((need for need in needs if "@" in need), key=lambda need: int(need.partition("@")[2]))
+    measures = [need for need in ("knn", "linear") if need in needs]
+    curves = needs - {TSNE, *epochs, *measures}
+    return " and no ".join([TSNE] * (TSNE in needs) + ["step curves"] * bool(curves) + measures + epochs)
 
 
 class Runner:
-    def __init__(self, options: Reproduce, console: "Console") -> None:
+    def __init__(self, options: Reproduce, console: Console) -> None:
         self.options, self.console = options, console
+        self.loaded: tuple[tuple[str, int | None], Sets] | None = None  # of the last run
 
-    def all(self, runs: list[Planned], stand: dict[str, Standing], results: Results) -> int:
-        todo = [run for run in runs if stand[run.name] is not Standing.RECORDED]
+    def run_all(self, runs: list[PlannedRun], statuses: Statuses, results: Results) -> int:
+        todo = [run for run in runs if statuses[run.name] is not RunStatus.RECORDED]
         if not runs:
             self.say(f"nothing to run for {', '.join(self.options.what)}")
             return 0
-        left = f"; to go: {to_go(runs, stand, results)}" if todo else ""
-        left += f" by the records ({machines(results)})" if "min" in left else ""
+        left = f"; time left: {time_left(runs, statuses, results)}" if todo else ""
+        left += f", estimated from the records ({machines(results)})" if "min" in left else ""
         self.say(f"{pluralize(len(runs), 'run')}, {len(runs) - len(todo)} recorded{left}")
         outcomes: Counter[str] = Counter()
-        ready = self.with_data(todo)
-        for number, run in enumerate(ready, 1):
-            self.say(f"\n[{number}/{len(ready)}] {run.label}")
+        ready = self.drop_without_data(todo)
+        for number, planned in enumerate(ready, 1):
+            self.say(f"\n[{number}/{len(ready)}] {planned.label}")
             try:
-                outcomes[self.guarded(run)] += 1
+                outcomes[self.run_guarded(planned)] += 1
             except (Stopped, KeyboardInterrupt) as stop:
                 saved = "Stopped and saved" if isinstance(stop, Stopped) else "Stopped"
-                self.say(f"\n{saved}. The same command goes on where this one stopped; the run is in {run.folder}")
+                self.say(f"\n{saved}. The same command resumes from the last checkpoint, in {planned.run.folder}")
                 return 130
             finally:
-                _clear()
+                _free_memory()
         outcomes["without data"] = len(todo) - len(ready)
         if todo:
-            again = "; the same command looks again at what was skipped" * bool(outcomes["skipped"])
+            again = "; run the same command again for the skipped ones" * bool(outcomes["skipped"])
             self.say("\n" + ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if count) + again)
         return 2 if outcomes["failed"] or outcomes["without data"] else 0
 
-    def with_data(self, runs: list[Planned]) -> list[Planned]:
-        """Without those whose set is not here, which is told at once: after hours of other runs would be late."""
-        from aag.data.datasets import DATASETS, require_files
-
+    def drop_without_data(self, runs: list[PlannedRun]) -> list[PlannedRun]:
+        """Report data sets that are not on this machine now, not after hours of other runs."""
         absent = set()
-        for name, count in Counter(run.config.data for run in runs).items():
+        for name, count in Counter(run.experiment.settings.data.source for run in runs).items():
             try:
                 if name in DATASETS:
                     require_files(DATASETS[name], self.options.data_root)
             except AAGError as error:
                 absent.add(name)
                 print(f"error: {error}; needed by {pluralize(count, 'run')}", file=sys.stderr)
-        return [run for run in runs if run.config.data not in absent]
+        return [run for run in runs if run.experiment.settings.data.source not in absent]
 
-    def guarded(self, run: Planned) -> str:
-        """What became of a run; one that fails holds up no other."""
-        import torch
-
+    def run_guarded(self, planned: PlannedRun) -> str:
+        """Return what came of a run. A failed run does not stop the others."""
         try:
-            return self.one(run)
+            return self.run_one(planned)
         except Stopped:
             raise
         except torch.OutOfMemoryError:
             error = "the GPU is out of memory; is another program using it?"
         except AAGError as found:
             if isinstance(found.__cause__, BlockingIOError):  # the folder's lock
-                self.say(f"skipped: another process is training into {run.folder}")
+                self.say(f"skipped: another process is training into {planned.run.folder}")
                 return "skipped"
             error = str(found)
-        except Exception as found:  # a bug, or a GPU's error: told in full
+        except Exception as found:  # a bug, or an error of the GPU
             traceback.print_exc()
             error = f"{type(found).__name__}: {found}"
-        print(f"error: {run.name}: {error}", file=sys.stderr)
+        print(f"error: {planned.name}: {error}", file=sys.stderr)
         return "failed"
 
-    def one(self, run: Planned) -> str:
-        from aag.training import Run
-
-        results = Results(self.options.results)  # anew: another process may have recorded it meanwhile
-        stands = standing(run, results)
-        if stands is Standing.RECORDED:
-            self.say("recorded meanwhile")
-            return "recorded meanwhile"
-        if stands is Standing.PARTIAL and not _kept(run):
-            raise AAGError(_gone(run, results))
-        there = Run(run.folder)
-        if os.path.exists(there.config_file):  # also where the folder cannot be looked into, which training tells of
-            if there.config().identity() != run.config.identity():
-                raise AAGError(f"{run.folder} holds a run with other settings; move it away or give another --runs")
-            with there.lock():  # asked first: loading the data to find the folder taken would be a waste
+    def run_one(self, planned: PlannedRun) -> str:
+        run, experiment = planned.run, planned.experiment
+        results = Results(self.options.results)  # again: another process may have recorded it
+        status = run_status(planned, results)
+        if status is RunStatus.RECORDED:
+            self.say("recorded by another process")
+            return "recorded by another process"
+        if status is RunStatus.INCOMPLETE and not _is_finished(planned):
+            raise AAGError(_explain_deleted(planned, results))
+        if run.exists():  # check before loading data
+            if different := setting_differences(run.settings(), experiment):
+                text = "; ".join(f"{name} {there} there, {here} here" for name, (there, here) in different.items())
+                raise AAGError(f"{run.folder} holds a run with other settings ({text}); move it or use another --runs")
+            with run.lock():
                 pass
-        if stands is Standing.PARTIAL and lacking(run, results) == {TSNE}:
-            with there.lock():
-                self.project(there)
+        sets = self.load(experiment.settings)
+        if status is RunStatus.INCOMPLETE and missing_needs(planned, results) == {TSNE}:
+            with run.lock():
+                self.project(run, sets)
             return "projected"
-        self.train(run)
-        with there.lock():
-            path = self.record(there, run.projected)
+        self.train(planned, sets)
+        with run.lock():
+            path = self.record(run, sets, planned.needs_projection)
         results = Results(self.options.results)
-        if not results.seed(run.config):
-            raise AAGError(f"{path} was written and is no record: {results.damaged.get(path, 'of other settings')}")
-        if lacks := lacking(run, results):
-            raise AAGError(f"{run.folder} has no {_named(lacks)}; move it and its record away to train it again")
+        if not results.same_seed(experiment):
+            raise AAGError(f"{path} was written but is not a record: {results.damaged.get(path, 'other settings')}")
+        if lacks := missing_needs(planned, results):
+            raise AAGError(f"{run.folder} has no {_describe(lacks)}; delete it and its record to train the run again")
         return "recorded"
 
-    def train(self, run: Planned) -> None:
-        from aag.training import train
-        from aag.training.reporter import Terminal, stop_signals
+    def load(self, settings: RunSettings) -> Sets:
+        """Load the images of a run; training, evaluation and the next run share them."""
+        data = settings.resolve().data
+        key = (data.source, data.image_size)
+        if self.loaded is None or self.loaded[0] != key:
+            self.loaded = None  # frees the memory first
+            self.loaded = key, load_sets(settings.resolve(), self.options.data_root)
+        return self.loaded[1]
 
-        with stop_signals() as should_stop, Terminal(self.console) as terminal:
-            result = train(run.config, terminal, should_stop)
-            # Asked again: one who stops the last step of a run does not want the next run.
+    def train(self, planned: PlannedRun, sets: Sets) -> None:
+        with stop_on_signals() as should_stop, Progress(self.console) as progress:
+            progress.test_set = sets[1]
+            result = train_run(
+                planned.experiment.settings,
+                planned.execution,
+                recipe=planned.experiment.recipe,
+                sets=sets,
+                callbacks=[progress],
+                should_stop=should_stop,
+            )
+            # Ask again: whoever stops the last step of a run does not want the next run either.
             if not result.complete or should_stop():
                 raise Stopped
 
-    def record(self, run: "Run", projected: bool) -> Path:
-        from aag.evaluate.run import evaluate_run
-        from aag.records import write_record
-
-        found = evaluate_run(run, device=self.options.device, data_root=self.options.data_root)
+    def record(self, run: Run, sets: Sets, with_projection: bool) -> Path:
+        evaluation = evaluate_run(run, device=self.options.device, sets=sets)
+        self.say(", ".join(f"{row['name']} {row['accuracy']:.2f} %" for row in evaluation.results))
+        save_evaluation(evaluation)
         path = write_record(run, self.options.results)
-        numbers = ", ".join(f"{each['name']} {each['accuracy']:.2f} %" for each in found.results)
-        self.say(f"{numbers}\nrecorded in {path}")
-        if projected:
-            self.project(run)
+        self.say(f"recorded in {path}")
+        if with_projection:
+            self.project(run, sets)
         return path
 
-    def project(self, run: "Run") -> None:
-        from aag.evaluate.run import write_projection
-
-        options = self.options
-        path = write_projection(run, options.results, device=options.device, data_root=options.data_root)
+    def project(self, run: Run, sets: Sets) -> None:
+        path = write_projection(run, self.options.results, device=self.options.device, sets=sets)
         self.say(f"projected in {path}")
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)
 
 
-def _clear() -> None:
-    """Leaves the next run a GPU like a fresh process's: what a run reserved would count as the next one's memory, and
-    a compiler that has seen many networks stops compiling."""
+def _free_memory() -> None:
+    """Give the next run a GPU like that of a new process.
+
+    Memory that a run reserved would count as the next one's, and torch.compile stops compiling after many networks.
+    """
     gc.collect()
-    torch = sys.modules.get("torch")
-    if torch and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
         if "torch._dynamo" in sys.modules:
             torch.compiler.reset()

@@ -1,0 +1,139 @@
+"""Render a page as one HTML file that loads nothing from the network and runs no script."""
+
+import base64
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+from pathlib import Path
+
+from aag.pages.colours import css_variables
+from aag.pages.document import (
+    Block,
+    Bullets,
+    Charts,
+    Columns,
+    Document,
+    Heading,
+    Image,
+    Inline,
+    Link,
+    Paragraph,
+    Section,
+    Styled,
+    Table,
+    Text,
+    pieces,
+)
+from aag.pages.files import relative_url
+from aag.pages.plots import Chart, to_svg
+
+# Whatever a record holds, the browser loads nothing from other hosts and runs nothing.
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+IMAGE_SIDE = 72  # CSS pixels
+
+
+def render_html(document: Document, out: Path) -> str:
+    """Return a document as HTML, with links relative to `out`."""
+    style = css_variables() + (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+    renderer = _Renderer(out)
+    menu = "".join(f'<li><a href="#{one.id}">{escape(one.label)}</a></li>' for one in document.sections if one.label)
+    title = escape(document.title)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><link rel="icon" href="data:,">'
+        f"<title>{title}</title><style>\n{style}</style></head>\n<body>\n"
+        f"<header><h1>{title}</h1>{renderer.blocks(document.introduction)}"
+        f'<nav aria-label="Tables and figures"><ul>{menu}</ul></nav></header>\n<main>\n'
+        + "\n".join(map(renderer.section, document.sections))
+        + f"\n</main>\n<footer><p>{renderer.text(document.footer)}</p></footer>\n</body></html>\n"
+    )
+
+
+class _Renderer:
+    def __init__(self, out: Path) -> None:
+        self.out = out
+
+    def section(self, section: Section) -> str:
+        label = f"<small>{escape(section.label)}</small>" if section.label else ""
+        head = f"<h2>{label}{escape(section.title)}</h2>"
+        return f'<section id="{section.id}">{head}{self.blocks(section.blocks)}</section>'
+
+    def blocks(self, blocks: Sequence[Block]) -> str:
+        return "".join(map(self.block, blocks))
+
+    def block(self, block: Block) -> str:
+        match block:
+            case Heading(text):
+                return f"<h3>{escape(text)}</h3>"
+            case Paragraph(text, style):
+                kind = f' class="{style}"' if style else ""
+                return f"<p{kind}>{self.text(text)}</p>"
+            case Bullets(items):
+                return "<ul>" + "".join(f"<li>{self.text(item)}</li>" for item in items) + "</ul>"
+            case Table():
+                return self.table(block)
+            case Columns(groups):
+                return (
+                    '<div class="columns">' + "".join(f"<div>{self.blocks(group)}</div>" for group in groups) + "</div>"
+                )
+            case Charts(charts):
+                return '<figure class="charts">' + "".join(map(self.chart, charts)) + "</figure>"
+
+    def chart(self, chart: Chart) -> str:
+        title = escape(chart.title)
+        if not chart.is_empty:
+            note = f'<p class="protocol">{escape(chart.note)}</p>' if chart.note else ""
+            drawn = to_svg(chart) + note
+        else:
+            why = escape(chart.empty)
+            drawn = f'<div class="nothing" role="img" aria-label="{title}: {why}"><p>{why}</p></div>'
+        return f"<div><h3>{title}</h3>{drawn}</div>"
+
+    def table(self, table: Table) -> str:
+        hint = ' <span class="hint">Scroll sideways for more.</span>' * (len(table.columns) > 3)
+        rows = []
+        for first, *cells in table.rows:
+            data = "".join(f'<td class="{cell.style}">{self.lines(cell.lines)}</td>' for cell in cells)
+            rows.append(f'<tr><th scope="row">{self.lines(first.lines)}</th>{data}</tr>')
+        return (
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.name)}">'
+            f'<table class="{table.style}"><caption><span>{escape(table.caption)}{hint}</span></caption>'
+            f"<thead>{_heads(table.columns)}</thead><tbody>{''.join(rows)}</tbody></table></div>"
+        )
+
+    def lines(self, lines: Sequence[Text]) -> str:
+        first, *rest = [self.text(line) for line in lines]
+        return first + "".join(f'<span class="row">{line}</span>' for line in rest)
+
+    def text(self, text: Text) -> str:
+        return "".join(map(self.inline, pieces(text)))
+
+    def inline(self, piece: Inline) -> str:
+        match piece:
+            case Link(text, target, about):
+                url = relative_url(target, self.out) if isinstance(target, Path) else f"#{target}"
+                label = f' aria-label="{escape(about)}"' if about else ""
+                return f'<a href="{escape(url)}"{label}>{escape(text)}</a>'
+            case Styled(text, "code"):
+                return f"<code>{escape(text)}</code>"
+            case Styled(text, "strong"):
+                return f"<b>{escape(text)}</b>"
+            case Styled(text, style):
+                return f'<span class="{style}">{escape(text)}</span>'
+            case Image(png, about):
+                url = "data:image/png;base64," + base64.b64encode(png).decode()
+                return f'<img src="{url}" width="{IMAGE_SIDE}" height="{IMAGE_SIDE}" alt="{escape(about)}">'
+        return escape(str(piece))
+
+
+def _heads(columns: Sequence[str]) -> str:
+    """Columns named by data set and network are grouped by data set, as in the paper."""
+    first = f'<th scope="col">{escape(columns[0])}</th>' if columns[0] else "<td></td>"
+    parts = [column.split(", ") for column in columns[1:]]
+    if len(parts) < 2 or any(len(names) != 2 for names in parts):
+        return f"<tr>{first}" + "".join(f'<th scope="col">{escape(name)}</th>' for name in columns[1:]) + "</tr>"
+    groups = [(name, len(list(under))) for name, under in groupby(parts, key=lambda names: names[0])]
+    above = "".join(f'<th scope="colgroup" colspan="{n}" class="group">{escape(name)}</th>' for name, n in groups)
+    under = "".join(f'<th scope="col">{escape(names[1])}</th>' for names in parts)
+    return f"<tr>{first.replace('<td>', '<td rowspan=2>')}{above}</tr><tr>{under}</tr>"

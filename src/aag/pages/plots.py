@@ -1,0 +1,251 @@
+"""Charts with matplotlib: as SVG inside a page, in its light or dark colours, or as files for papers."""
+
+import io
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aag.errors import AAGError
+from aag.files import atomic_write_path, explain_write_errors
+from aag.pages.colours import follow_scheme, light
+from aag.text import join_or
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+
+WIDTH, HEIGHT = 5.0, 3.5  # inches of 72 pixels: a phone's width, so that text is hardly scaled there
+SMALLEST_RANGE = 2.0  # points of accuracy on an axis: the noise of one seed should look small
+START, SMALL = 0.02, 1 / 3  # see _later_range
+MARKERS = "os^XDPvp*h"  # classes differ in colour and shape
+SUFFIXES = (".pdf", ".svg", ".png")
+
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Line:
+    name: str
+    points: Points
+    colour: int  # 0 or 1
+    hollow: bool = False  # dotted with hollow points: runs that differ from those that were asked for
+
+
+@dataclass(frozen=True)
+class LineChart:
+    title: str
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    log: bool = False  # logarithmic x
+    mark_points: bool = False  # accuracies: each point with its number, and a tick at each x
+    empty: str = "not run yet"  # shown where there are no lines
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.lines
+
+    @property
+    def note(self) -> str:
+        """Says what the axis leaves out at the beginning. Empty: nothing."""
+        inside = None if self.mark_points else _later_range(self.lines)
+        if inside is None:
+            return ""
+        low, high = inside
+        farthest = {
+            line.name: max((y for _, y in line.points), key=lambda y: max(y - high, low - y)) for line in self.lines
+        }
+        values = [f"{y:.3g} ({name})" for name, y in farthest.items() if not low <= y <= high]
+        return f"Not shown: {' and '.join(values)} at the beginning."
+
+
+@dataclass(frozen=True)
+class ScatterChart:
+    """Points with a class each."""
+
+    title: str
+    points: Points
+    labels: Sequence[int]
+    classes: Sequence[str]
+    empty: str = ""
+    note: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.points
+
+
+@dataclass(frozen=True)
+class ImageChart:
+    """A grid of small images."""
+
+    title: str
+    names: Sequence[str]  # of the rows
+    columns: Sequence[str]
+    grid: "np.ndarray"  # uint8 [rows, columns, H, W, 3]
+    empty: str = ""
+    note: str = ""
+    is_empty: bool = False
+
+
+Chart = LineChart | ScatterChart | ImageChart
+
+
+def encode_png(pixels: "np.ndarray") -> bytes:
+    """Encode uint8 [H, W, 3]."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def _later_range(lines: Sequence[Line]) -> tuple[float, float] | None:
+    """Return the range of y after the first steps, if it is so small that the first steps would fill the picture."""
+    end = max((x for line in lines for x, _ in line.points), default=0.0)
+    every = [y for line in lines for _, y in line.points]
+    later = [y for line in lines for x, y in line.points if x > START * end]
+    if not later or max(later) - min(later) >= SMALL * (max(every) - min(every)):
+        return None
+    return min(later), max(later)
+
+
+def to_svg(chart: Chart) -> str:
+    """Draw a chart as SVG to put inside a page, without ids that others could share, dates or fonts."""
+    file = io.BytesIO()
+    size = (WIDTH, HEIGHT) if isinstance(chart, LineChart) else (WIDTH, WIDTH)
+    _save([chart], file, "svg", 1, size, titles=False, salt=chart.title)
+    svg = file.getvalue().decode()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    used = set(re.findall(r"#(\w+)", svg))
+    svg = re.sub(r' id="(\w+)"', lambda found: found[0] if found[1] in used else "", svg)
+    # Coordinates to a tenth of a pixel; only inside tags, because the text between them holds results.
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d)\d+", r"\1", tag[0]), svg)
+    svg = re.sub(r"\s+", " ", svg)
+    svg = re.sub(r"font: ([^;\"]*?)([\d.]+px)[^;\"]*", r"font: \1\2 system-ui, sans-serif", svg)
+    box = re.search(r'viewBox="[^"]*"', svg)
+    assert box
+    label = escape(chart.title)
+    head = f'<svg class="chart" role="img" aria-label="{label}" {box[0]}><title>{label}</title>'
+    return follow_scheme(re.sub(r"^<svg.*?>", lambda _: head, svg))
+
+
+def save(charts: Sequence[Chart], path: Path) -> None:
+    """Write charts as one figure; the suffix of the file says how."""
+    kind = path.suffix.lower()
+    if kind not in SUFFIXES:
+        raise AAGError(f"--save writes {join_or(SUFFIXES)}, not {path.suffix or path.name!r}")
+    columns = 1 if len(charts) == 1 else 2
+    rows = -(-len(charts) // columns)
+    tall = HEIGHT if isinstance(charts[0], LineChart) else WIDTH
+    with explain_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write_path(path) as temporary, temporary.open("wb") as file:
+            _save(charts, file, kind[1:], columns, (WIDTH * columns, tall * rows), titles=True, salt=path.stem)
+
+
+def _save(
+    charts: Sequence[Chart], file: Any, kind: str, columns: int, size: tuple[float, float], *, titles: bool, salt: str
+) -> None:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style: Any = {
+        "svg.fonttype": "none", "svg.hashsalt": salt, "pdf.fonttype": 42, "font.size": 10, "axes.spines.top": False,
+        "axes.spines.right": False, "axes.edgecolor": light("soft"), "axes.labelcolor": light("soft"),
+        "xtick.color": light("soft"), "ytick.color": light("soft"), "text.color": light("ink"),
+        "axes.grid": True, "axes.grid.axis": "y", "grid.color": light("line"), "axes.axisbelow": True,
+        "legend.frameon": False, "lines.linewidth": 1.8, "axes.unicode_minus": True,
+    }  # fmt: skip
+    with matplotlib.rc_context(style):
+        figure = Figure(size, layout="constrained")
+        grid = figure.subplots(-(-len(charts) // columns), columns, squeeze=False)
+        for axes in grid.flat[len(charts) :]:
+            axes.axis("off")
+        for chart, axes in zip(charts, grid.flat, strict=False):
+            if titles and len(charts) > 1:
+                axes.set_title(chart.title, fontsize="medium")
+            if chart.is_empty:
+                axes.axis("off")
+                axes.text(0.5, 0.5, chart.empty, ha="center")
+            elif isinstance(chart, LineChart):
+                _draw_lines(chart, axes)
+            elif isinstance(chart, ScatterChart):
+                _draw_scatter(chart, axes)
+            else:
+                _draw_images(chart, axes)
+        dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
+        figure.savefig(file, format=kind, transparent=kind == "svg", dpi=200 if kind == "png" else 72, metadata=dates)
+
+
+def _draw_lines(chart: LineChart, axes: "Axes") -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+    several = len({line.colour for line in chart.lines}) > 1
+    for line in chart.lines:
+        colour = light(f"series{line.colour}")
+        dashes = ":" if line.hollow else ("--", "-")[line.colour]
+        face = light("paper") if line.hollow else colour
+        marker: Any = {"marker": "o", "markersize": 5, "markerfacecolor": face} if chart.mark_points else {}
+        xs, ys = zip(*line.points, strict=True)
+        axes.plot(xs, ys, dashes, color=colour, label=line.name, **marker)
+        for place, (x, y) in enumerate(line.points if chart.mark_points else ()):
+            # Where no line runs: below the lower of two lines, and below a point whose neighbours are higher.
+            beside = [ys[other] for other in (place - 1, place + 1) if 0 <= other < len(ys)] or [y]
+            below = line.colour == 0 if several else sum(beside) / len(beside) > y
+            offset = (0, -13 if below else 6)
+            axes.annotate(f"{y:.2f}", (x, y), offset, textcoords="offset points", ha="center", fontsize=9, color=colour)
+    axes.set_xlabel(chart.x_label)
+    axes.set_ylabel(chart.y_label)
+    if chart.log:
+        axes.set_xscale("log", base=2)
+    if chart.mark_points:
+        axes.set_xticks(sorted({x for line in chart.lines for x, _ in line.points}))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.margins(0.1, 0.2)
+        low, high = axes.get_ylim()
+        if high - low < SMALLEST_RANGE:
+            axes.set_ylim((low + high - SMALLEST_RANGE) / 2, (low + high + SMALLEST_RANGE) / 2)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1000:g}k" if x >= 10_000 else f"{x:g}"))
+    if not chart.mark_points and (inside := _later_range(chart.lines)):
+        room = 0.05 * (inside[1] - inside[0]) or 1.0
+        axes.set_ylim(inside[0] - room, inside[1] + room)
+    low, high = axes.get_ylim()
+    if low < 0 < high:
+        axes.axhline(0, color=light("soft"), linewidth=0.8)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
+
+
+def _draw_scatter(chart: ScatterChart, axes: "Axes") -> None:
+    axes.axis("off")
+    axes.set_aspect("equal")
+    for number, name in enumerate(chart.classes):
+        mine = [point for point, label in zip(chart.points, chart.labels, strict=True) if label == number]
+        if mine:
+            xs, ys = zip(*mine, strict=True)
+            colour = light(f"class{number % 10}")
+            axes.plot(xs, ys, MARKERS[number % len(MARKERS)], color=colour, markersize=3, markeredgewidth=0, label=name)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=5, fontsize=9, handletextpad=0.1, columnspacing=1)
+
+
+def _draw_images(chart: ImageChart, axes: "Axes") -> None:
+    import numpy as np
+
+    rows, columns, height, width, _ = chart.grid.shape
+    gap = 2
+    heads = [textwrap.fill(column, 14) for column in chart.columns]
+    padded = np.pad(chart.grid, ((0, 0), (0, 0), (gap, gap), (gap, gap), (0, 0)), constant_values=255)
+    axes.imshow(padded.transpose(0, 2, 1, 3, 4).reshape(rows * (height + 2 * gap), columns * (width + 2 * gap), 3))
+    axes.set_xticks([(place + 0.5) * (width + 2 * gap) for place in range(columns)], heads, fontsize=8)
+    axes.set_yticks([(place + 0.5) * (height + 2 * gap) for place in range(rows)], chart.names)
+    axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
+    axes.grid(visible=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)

@@ -1,0 +1,260 @@
+"""Our number for each cell of a table, and what the table shows: counts, differences, the order of its rows."""
+
+import re
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+from aag.paper.experiments import PAPER, Cell, Part, Table, shorten_measure
+from aag.paper.protocol import describe_protocols, describe_training
+from aag.paper.results import Result, Results, Stale
+
+CLOSE = 0.5  # percentage points below the paper that still count as reproduced
+FAR = 3.0  # points above the paper from which on the setups probably differ
+NAMED = 6  # longest list of cells that is written out
+
+QUOTED = "†"  # the paper took the number from earlier work
+ELSEWHERE = "‡"  # shown for comparison, not run here
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A cell with our numbers. Only those of a `done` one can be compared with the paper's."""
+
+    cell: Cell
+    state: str  # empty, elsewhere, done, short, unmeasured or missing
+    results: tuple[Result, ...] = ()
+    values: tuple[float, ...] = ()  # one per result
+    stale: tuple[Stale, ...] = ()
+    note: str = ""  # the length of a short version, or what a record lacks
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.values)
+
+    @property
+    def range(self) -> str:
+        """The range over several seeds. Empty: there is one."""
+        low, high, n = min(self.values), max(self.values), len(self.values)
+        return f"{low:.2f}–{high:.2f}, n = {n}" if n > 1 else ""
+
+    @property
+    def ours(self) -> str:
+        return f"{self.mean:.2f}" + (f" ({self.range})" if self.range else "")
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's, both as they are shown."""
+        if self.state != "done" or self.cell.paper is None:
+            return None
+        return round(round(self.mean, 2) - self.cell.paper, 2) + 0.0  # + 0.0: no minus before a zero
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether it counts: the paper's own cell, with a run, in the paper's setup."""
+        return self.cell.experiment is not None and not self.cell.added and not self.cell.incomparable
+
+    @property
+    def is_close(self) -> bool:
+        return self.is_comparable and self.difference is not None and self.difference >= -CLOSE
+
+    @property
+    def name(self) -> str:
+        return f"{self.cell.row}, {self.cell.column}"
+
+    @property
+    def paper(self) -> str:
+        """The paper's number, with its mark."""
+        if self.cell.paper is None:
+            return "–"
+        return f"{self.cell.paper:.1f}{ELSEWHERE if self.cell.elsewhere else QUOTED * self.cell.quoted}"
+
+
+def find_cell(cell: Cell, results: Results) -> CellResult:
+    """Look up our number for a cell; a short version only where there is no whole run."""
+    if cell.experiment is None:
+        return CellResult(cell, "elsewhere" if cell.elsewhere else "empty")
+    stale = tuple(results.stale(cell.experiment))
+    found = results.all_seeds(cell.experiment)
+    if measured := _measure(found, cell.measure):
+        return CellResult(cell, "done", *_unzip(measured), stale)
+    for group in results.shorter(cell.experiment):
+        epochs = group[0].epochs
+        measure = shorten_measure(cell.measure, epochs, group[0].options["rounds"], cell.experiment)
+        if measured := _measure(group, measure):
+            note = _describe_short(measure, epochs, cell)
+            return CellResult(cell, "short", *_unzip(measured), stale, note)
+    if found:
+        return CellResult(cell, "unmeasured", tuple(found), stale=stale, note=f"recorded without {cell.measure}")
+    return CellResult(cell, "missing", stale=stale)
+
+
+def _measure(results: Iterable[Result], measure: str) -> list[tuple[Result, float]]:
+    return [(result, value) for result in results if (value := result.measure(measure)) is not None]
+
+
+def _unzip(measured: list[tuple[Result, float]]) -> tuple[tuple[Result, ...], tuple[float, ...]]:
+    return tuple(result for result, _ in measured), tuple(value for _, value in measured)
+
+
+def _describe_short(measure: str, epochs: int, cell: Cell) -> str:
+    assert cell.experiment is not None
+    place, asked = (each.partition("@")[2] for each in (measure, cell.measure))
+    full = cell.experiment.settings.train.epochs
+    return f"epoch {place} of {epochs}, not {asked} of {full}" if place else f"{epochs} of {full} epochs"
+
+
+@dataclass(frozen=True)
+class TableResult:
+    table: Table
+    rows: tuple[tuple[CellResult, ...], ...]
+
+    @cached_property
+    def cells(self) -> list[CellResult]:
+        return [cell for row in self.rows for cell in row]
+
+    @cached_property
+    def wanted(self) -> list[CellResult]:
+        """The paper's cells that can be run."""
+        return [one for one in self.cells if one.cell.experiment and not one.cell.added]
+
+    @property
+    def comparable(self) -> list[CellResult]:
+        return [one for one in self.wanted if one.is_comparable]
+
+    @property
+    def close(self) -> list[CellResult]:
+        return [one for one in self.comparable if one.is_close]
+
+    @property
+    def below(self) -> list[CellResult]:
+        return [one for one in self.comparable if one.state == "done" and not one.is_close]
+
+    @property
+    def far_above(self) -> list[CellResult]:
+        return [one for one in self.close if (one.difference or 0) > FAR]
+
+    @property
+    def incomparable(self) -> list[CellResult]:
+        return [one for one in self.wanted if one.state == "done" and not one.is_comparable]
+
+    def with_state(self, state: str) -> list[CellResult]:
+        return [one for one in self.cells if one.state == state and not one.cell.added]
+
+    @property
+    def results(self) -> list[Result]:
+        """The records used."""
+        return [result for one in self.cells for result in one.results]
+
+    @property
+    def protocols(self) -> list[str]:
+        """How its runs are trained and measured."""
+        measures = dict.fromkeys(one.cell.measure for one in self.wanted)
+        return [*describe_training(self.table.experiments), *describe_protocols(measures, self.results)]
+
+    def describe_close(self) -> str:
+        names = [self._name(one) for one in self.close]
+        which = f" ({'; '.join(names)})" if len(names) <= NAMED else ""
+        return f"{len(names)} of {len(self.comparable)} cells{which}"
+
+    def describe_open(self) -> str:
+        """Say which cells are not run. Empty: all are."""
+        count = sum(one.state != "done" for one in self.wanted)
+        kinds = {
+            "only in a short version": len(self.with_state("short")),
+            "recorded without this measure": len(self.with_state("unmeasured")),
+            "with a stale record only": sum(bool(one.stale) for one in self.with_state("missing")),
+        }
+        text = f"{count} of {len(self.wanted)} cells" + "".join(f", {n} {kind}" for kind, n in kinds.items() if n)
+        return text if count else ""
+
+    @property
+    def tally(self) -> str:
+        """Say how much was run, and how it went."""
+        done = len(self.with_state("done"))
+        text = f"{done} of {len(self.wanted)} cells run"
+        if compared := [one for one in self.comparable if one.state == "done"]:
+            text += f"; {len(self.close)} of {len(compared)} within {CLOSE} of the paper, or above"
+        if self.incomparable:
+            text += f"; {len(self.incomparable)} not comparable"
+        if short := len(self.with_state("short")):
+            text += f"; {short} only in a short version"
+        return text
+
+    @property
+    def gains(self) -> str:
+        """The table's own comparison, ours and the paper's. Empty: it makes none, or nothing of it was run."""
+        parts = []
+        for one in self.cells:
+            base = self._find_base(one)
+            if base and one.difference is not None and base.difference is not None:
+                paper = signed(_paper(one) - _paper(base), 1)
+                ours = signed(round(one.mean, 2) - round(base.mean, 2))  # as they are shown
+                parts.append(f"{self._name(one)} {ours} ({paper})")
+        return f"Against “{self.table.against}”, ours (the paper's): {'; '.join(parts)}." if parts else ""
+
+    def _find_base(self, one: CellResult) -> CellResult | None:
+        """Return what a cell is compared with: the one in the row or column that the table names."""
+        against, cell = self.table.against, one.cell
+        wanted = ((against, cell.column), (cell.row, against))
+        return next(
+            (each for each in self.cells if each is not one and (each.cell.row, each.cell.column) in wanted), None
+        )
+
+    def _name(self, one: CellResult) -> str:
+        return one.name if len(self.table.columns) > 1 else one.cell.row
+
+    @property
+    def sources(self) -> list[str]:
+        """Where numbers come from that are not reproduced."""
+        return sorted({f"{ELSEWHERE} {one.cell.row}: {one.cell.elsewhere}." for one in self.with_state("elsewhere")})
+
+    @property
+    def order(self) -> str:
+        """Say whether the rows of each column are in the paper's order. Empty: nothing to compare.
+
+        kNN is not compared with linear evaluation.
+        """
+        same, reversed_pairs = 0, []
+        columns = list(zip(*self.rows, strict=True))
+        alike = " with the same measure" * any(len({each.cell.measure for each in column}) > 1 for column in columns)
+        for column in columns:
+            done = [one for one in column if one.difference is not None and not one.cell.added]
+            for a, b in combinations(done, 2):
+                if _paper(a) == _paper(b) or a.cell.measure != b.cell.measure:
+                    continue
+                high, low = (a, b) if _paper(a) > _paper(b) else (b, a)
+                if high.mean > low.mean:
+                    same += 1
+                else:
+                    pair = f"{low.cell.row} {low.mean:.2f} ≥ {high.cell.row} {high.mean:.2f}"
+                    reversed_pairs.append(f"{pair} ({a.cell.column})")
+        pairs = same + len(reversed_pairs)
+        if not reversed_pairs:
+            return f"All rows{alike} that were run are in the paper's order." if pairs else ""
+        text = f"{same} of {pairs} pairs of rows{alike} are in the paper's order."
+        return f"{text} Not so: {'; '.join(reversed_pairs)}."
+
+
+def signed(difference: float, digits: int = 2) -> str:
+    return f"{difference:+.{digits}f}".replace("-", "−")
+
+
+def _paper(one: CellResult) -> float:
+    assert one.cell.paper is not None
+    return one.cell.paper
+
+
+def find_tables(results: Results) -> list[TableResult]:
+    return [
+        TableResult(table, tuple(tuple(find_cell(cell, results) for cell in row) for row in table.rows))
+        for table in PAPER.values()
+        if isinstance(table, Table)
+    ]
+
+
+def label(part: Part) -> str:
+    """table1 → Table 1"""
+    return re.sub(r"^(\w)(\D*)(\d+)$", lambda found: f"{found[1].upper()}{found[2]} {found[3]}", part.id)
