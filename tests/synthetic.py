@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aag.config import TrainConfig, recipe_config
+
 from aag.evaluate.knn import knn_protocol
 from aag.evaluate.linear import linear_protocol
 

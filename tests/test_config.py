@@ -5,13 +5,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from aag.config import AUXILIARIES, METHODS, OPERATIONAL, TrainConfig, recipe_config
+from aag.recipes import RECIPES
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aag import AAGError
 from aag.cli import train_config
-from aag.config import AUXILIARIES, METHODS, OPERATIONAL, TrainConfig, recipe_config
-from aag.recipes import RECIPES
 
 # --- recipes ----------------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aag.config import TrainConfig, recipe_config
 
 from aag import AAGError
-from aag.config import TrainConfig, recipe_config
 from aag.files import write_json
 from aag.provenance import provenance
 from aag.records import make_record, write_record

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aag.config import METHODS, TrainConfig, recipe_config
 
 import run_tables
-from aag.config import METHODS, TrainConfig, recipe_config
 from aag.paper import Results
 from synthetic import record, write
 

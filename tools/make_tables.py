@@ -7,6 +7,7 @@ from pathlib import Path
 from aag.report.content import Content
 from aag.report.markdown import grid
 from aag.report.markdown import markdown as reproduction
+
 from run_tables import ROOT, methods_table, results_table
 
 PAGES = ("README.md", "docs/methods.md", "docs/benchmarks.md")  # with tables in their places
@@ -167,7 +168,13 @@ def _network(row: dict) -> str:
     return name if row["width"] == 64 else f"{name}, width {row['width']}"
 
 
-SPEED = {"training": _training, "usual": _usual, "pipeline": _usual, "methods": _methods, "augmentation": _gpu_augmentation}
+SPEED = {
+    "training": _training,
+    "usual": _usual,
+    "pipeline": _usual,
+    "methods": _methods,
+    "augmentation": _gpu_augmentation,
+}
 TABLES = {
     "results": results_table,
     "speed": speed_tables,

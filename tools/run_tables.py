@@ -6,14 +6,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from aag.config import METHODS, TrainConfig, recipe_config
+from aag.report.cells import show
+from aag.report.markdown import grid
+
 from aag import methods, nets
 from aag.bench.methods import kept_bytes
-from aag.config import METHODS, TrainConfig, recipe_config
 from aag.paper import PAPER, Cell, Result, Results, Table
 from aag.paper.plan import options
 from aag.paper.results import images_of
-from aag.report.cells import show
-from aag.report.markdown import grid
 from aag.text import duration
 
 ROOT = Path(__file__).parent.parent
@@ -27,7 +28,7 @@ class Theirs(NamedTuple):
     accuracy: float
     measure: str = "kNN"
     note: str = ""
-    settings: dict[str, Any] = {}  # what differs from our recipe  # noqa: RUF012
+    settings: dict[str, Any] = {}  # what differs from our recipe
     open: bool = False  # whether other settings may differ as well, because their source says nothing of them
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from aag.config import TrainConfig, recipe_config
 from commands import Ran, aag_
 
-from aag.config import TrainConfig, recipe_config
 from aag.paper import PAPER, Cell, Figure, Table
 from aag.paper.experiments import Series
 from aag.training import Run

@@ -8,12 +8,12 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from aag.config import TrainConfig
+from aag.recipes import RECIPES
 from commands import aag_, python_m_aag, refused
 
 import aag
 from aag.cli import COMMANDS, main
-from aag.config import TrainConfig
-from aag.recipes import RECIPES
 
 # --- help -------------------------------------------------------------------------------------------------------------
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from aag.config import TrainConfig
 from commands import QUICK, Ran, aag_, refused
 from PIL import Image
 
 import aag
 from aag.cli import main
-from aag.config import TrainConfig
 from aag.training import Run
 
 # --- training and evaluating ------------------------------------------------------------------------------------------

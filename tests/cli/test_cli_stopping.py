@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from aag.training.reporter import Terminal
 from commands import QUICK, aag_
 
 import aag
 from aag.cli import main
 from aag.training import Run, checkpoint
-from aag.training.reporter import Terminal
 
 # --- stopping and going on --------------------------------------------------------------------------------------------
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aag.training.reporter import Terminal
 from small_paper import RESULTS, RUNS, config, counts, installed, recorded, reproduce, starts
 
 import aag
 from aag.paper import Cell, Table
 from aag.training import Run
-from aag.training.reporter import Terminal
 
 paper = pytest.fixture(installed)
 

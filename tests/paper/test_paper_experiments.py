@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from aag.config import recipe_config
 
 from aag import AAGError
-from aag.config import recipe_config
 from aag.paper import PAPER, Figure, Table, with_epochs
 from aag.paper.plan import named
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aag.config import METHODS, TrainConfig, recipe_config
 
 from aag import AAGError
 from aag.cli import train_config
-from aag.config import METHODS, TrainConfig, recipe_config
 from aag.paper import PAPER, Results
 from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, lacking, select, standing, train_options, work
 from synthetic import record, write

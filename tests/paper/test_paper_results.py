@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from aag.config import recipe_config
+
 from aag.errors import AAGError
 from aag.files import write_json
 from aag.paper import Results

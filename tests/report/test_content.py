@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from aag.config import recipe_config
-from aag.paper import PAPER as PARTS
-from aag.paper import Cell, Figure, Results, Table
 from aag.report.cells import Shown, ShownTable, label, show, show_tables
 from aag.report.content import Content
 from aag.report.protocol import origin, protocols, training
+
+from aag.paper import PAPER as PARTS
+from aag.paper import Cell, Figure, Results, Table
 from synthetic import PAPER, record, write
 
 

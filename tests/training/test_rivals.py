@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from aag.config import METHODS, TrainConfig, recipe_config
+from aag.training.loop import Trainer
+from aag.training.reporter import Reporter
 from test_loop import rows, state, stop_after
 
 from aag import data
-from aag.config import METHODS, TrainConfig, recipe_config
 from aag.training import train
-from aag.training.loop import Trainer
-from aag.training.reporter import Reporter
 
 # What makes a method small enough for a run of seconds on a tiny set, besides the fixture's own.
 SMALL: dict[str, dict] = {

@@ -10,7 +10,6 @@ from aag.settings import TrainSettings
 from aag.training.schedule import learning_rate
 
 
-
 def rates(steps_per_epoch: int, steps: Iterable[int], **changes: Any) -> list[float]:
     """Learning rates of the paper's settings, with changes."""
     settings = TrainSettings(**changes).resolve()

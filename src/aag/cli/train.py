@@ -156,7 +156,7 @@ def _tell(result: TrainResult, request: Request, say: Any) -> None:
     if summary.knn_last is not None:
         say(f"  aag evaluate {path}")
     code = f"import aag; print(aag.load({str(folder)!r}).spec)"
-    plain = not set(code) & set("\"$`\\!")  # shlex.quote would break up the quotes inside
+    plain = not set(code) & set('"$`\\!')  # shlex.quote would break up the quotes inside
     say(f'  python -c "{code}"' if plain else f"  python -c {shlex.quote(code)}")
     dataset = DATASETS.get(settings.data.source)
     if dataset and dataset.bundled:
