@@ -68,12 +68,15 @@ class Trainer:
         self.callbacks, self.should_stop, self.checkpoint_minutes = tuple(callbacks), should_stop, checkpoint_minutes
         if images.channels != 3:
             raise AAGError(f"training takes images of 3 channels; {images.name} has {images.channels}")
-        if settings.batch_size > len(images):
+        window = settings.accumulate
+        if settings.batch_size * window > len(images):
+            times = f" times --accumulate {window}" if window > 1 else ""
             raise AAGError(
-                f"batch size {settings.batch_size} exceeds the {len(images)} training images; "
-                f"use --batch-size {1 << (len(images).bit_length() - 1)}"
+                f"batch size {settings.batch_size}{times} exceeds the {len(images)} training images; "
+                f"use --batch-size {1 << max(0, (len(images) // window).bit_length() - 1)}"
             )
-        self.steps_per_epoch = len(images) // settings.batch_size  # the last partial batch is dropped
+        # The last partial batch is dropped, and so are batches that do not fill a window.
+        self.steps_per_epoch = len(images) // (settings.batch_size * window) * window
         _freeze(encoder, settings.freeze)
         method.settings = method.settings.resolve(DATASETS.get(images.name))
         with torch.random.fork_rng(devices=[]):  # layers that the method makes start by the seed, too
@@ -136,9 +139,8 @@ class Trainer:
 
     def train_step(self, epoch: int, step: int, lr: float) -> Tensor:
         """Run step 0, 1, … of an epoch and return its statistics."""
-        window = self.settings.accumulate
-        first, last = step % window == 0, (step + 1) % window == 0 or step + 1 == self.steps_per_epoch
-        return self.step(self.batches.batch(epoch, step), lr, first=first, last=last)
+        place, last = step % self.settings.accumulate, self.settings.accumulate - 1
+        return self.step(self.batches.batch(epoch, step), lr, first=place == 0, last=place == last)
 
     def warm_up(self) -> float:
         """Compile and capture; falls back to simpler ways where that fails. Returns the seconds it took."""
