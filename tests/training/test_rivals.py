@@ -1,26 +1,24 @@
-"""Every method by the same loop: it learns, and a resumed run is the uninterrupted one."""
+"""Every method in the same loop: it learns, and a resumed run is the uninterrupted one."""
 
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from aag.config import METHODS, TrainConfig, recipe_config
-from aag.training.loop import Trainer
-from aag.training.reporter import Reporter
-from test_loop import rows, state, stop_after
+from small_runs import SmallRuns, assert_same, stop_after
 
+import aag
 from aag import data
-from aag.training import train
+from aag.methods import load_method, methods
+from aag.training import Trainer, TrainResult, TrainSettings
 
-# What makes a method small enough for a run of seconds on a tiny set, besides the fixture's own.
+VICREG = f"{Path(__file__).parents[2] / 'examples' / 'vicreg.py'}:VICReg"
+# What makes a method small enough for a run of seconds on a tiny set, besides the defaults of `SmallRuns`.
 SMALL: dict[str, dict] = {
     "instance": {},
     "isif": {},
     "simclr": {},
-    "moco": {"queue": 32, "norm_images": 8},
+    "moco": {"queue": 32, "bn_group_size": 8},
     "and": {"rounds": 2},
     "super-and": {"rounds": 2, "network": "resnet18+sobel"},
     "deepcluster": {"clusters": 5},
@@ -30,7 +28,8 @@ VARIANTS = [
     ("instance", {"negatives": 8}),
     ("isif", {"loss": "gnt-xent"}),
     ("simclr", {"loss": "dclw", "optimizer": "sgd"}),
-    ("moco", {"symmetric": True, "norm_images": 0}),
+    ("moco", {"symmetric": True, "bn_group_size": 0}),
+    (VICREG, {"expander": 32}),
 ]
 # What each learns from in seconds on one core, besides its own recipe and `QUICK`, and the kNN that it is to gain.
 # Seeds 0, 1 and 2 gain more than is asked for: 4 to 24. With views or targets swapped between the images of a batch,
@@ -40,12 +39,13 @@ LEARNS: dict[str, tuple[dict, float]] = {
     "instance": ({"epochs": 30, "batch_size": 32}, 4),
     "isif": ({}, 5),
     "simclr": ({"optimizer": "sgd"}, 12),  # LARS is for batches of hundreds
-    "moco": ({"queue": 128, "norm_images": 0}, 5),  # keys in it are eight steps old at most; 4096 would be 256
+    "moco": ({"queue": 128, "bn_group_size": 0}, 5),  # keys in it are eight steps old at most; 4096 would be 256
     "and": ({"epochs": 24, "batch_size": 32, "rounds": 2}, 3),
     "super-and": ({"epochs": 6, "rounds": 2}, 4),  # two networks and two views: the slowest
     # As in its recipe, the rate does not sink: the last layer is new in every epoch, and has to catch up.
     "deepcluster": ({"epochs": 15, "clusters": 10, "schedule": "constant", "lr": 0.05}, 2),
     "amdim": ({"epochs": 6, "image_size": 32, "width": 4, "lr": 8e-3}, 4),  # takes no other size; Adam's rate
+    VICREG: ({"epochs": 10, "expander": 128, "lr": 0.06}, 5),
 }
 QUICK = {"image_size": 16, "width": 8, "epochs": 10, "batch_size": 16, "lr": 0.12, "schedule": "cosine"}
 
@@ -62,55 +62,49 @@ def four_classes(tmp_path: Path) -> str:
     return str(tmp_path / "four.npz")
 
 
-def small(tiny: TrainConfig, method: str, **changes: object) -> TrainConfig:
-    kept = {name: getattr(tiny, name) for name in ("out", "device", "width", "epochs", "batch_size", "knn_every")}
-    settings = {**kept, "checkpoint_minutes": 0, "warmup_epochs": 0, **SMALL[method], **changes}
-    return replace(recipe_config(method, tiny.data, method), **settings)
+def train_small(tiny: SmallRuns, method: str, out: str = "run", **changes: object) -> TrainResult:
+    return tiny.train(out, method=method, **{"warmup_epochs": 0, **SMALL.get(method, {}), **changes})
 
 
 def test_every_method_is_here():
-    assert {"aag", *SMALL} == {"aag", *LEARNS} == set(METHODS)
+    assert {"aag", *SMALL} == ({"aag", *LEARNS} - {VICREG}) == set(methods())
 
 
-@pytest.mark.parametrize("method", LEARNS)
+@pytest.mark.parametrize("method", LEARNS, ids=lambda name: Path(name).name)
 def test_each_method_learns_from_the_sample(four_classes, tmp_path, method):
     changes, gain = LEARNS[method]
-    watched = {"out": tmp_path / "run", "device": "cpu", "knn_every": 0}
-    config = replace(recipe_config(method, four_classes, method), **watched, **{**QUICK, **changes})
-    result = train(config)
-    assert result.knn_last > result.knn_untrained + gain
+    result = aag.train(
+        four_classes, method=method, out=tmp_path / "run", device="cpu", knn_every=0, **{**QUICK, **changes}
+    )
+    assert result.summary.knn_last > result.summary.knn_untrained + gain
 
 
-@pytest.mark.parametrize(("method", "changes"), [*((name, {}) for name in SMALL), *VARIANTS])
-def test_a_resumed_run_is_the_uninterrupted_one(tiny, tmp_path, method, changes):
-    config = small(tiny, method, **changes)
-    whole = train(replace(config, out=tmp_path / "whole"))
+@pytest.mark.parametrize(
+    ("method", "changes"), [*((name, {}) for name in SMALL), *VARIANTS], ids=lambda value: Path(str(value)).name
+)
+def test_a_resumed_run_is_the_uninterrupted_one(tiny, method, changes):
+    whole = train_small(tiny, method, "whole", **changes)
     for steps in (2, 5):  # in the first epoch, and behind the start of the second
-        assert not train(config, should_stop=stop_after(steps)).complete
-    resumed = train(config)
-    tensors, rest = state(whole.run)
-    tensors_resumed, rest_resumed = state(resumed.run)
-    assert rest == rest_resumed
-    assert tensors.keys() == tensors_resumed.keys()
-    different = [name for name in tensors if not torch.equal(tensors[name], tensors_resumed[name])]
-    assert not different
-    assert rows(whole.run) == rows(resumed.run)
+        torch.rand(steps)  # the global generator has no say
+        assert not train_small(tiny, method, should_stop=stop_after(steps), **changes).complete
+    assert_same(whole.run, train_small(tiny, method, **changes).run)
 
 
-def test_clusters_of_an_epoch_are_what_it_trains_on(tiny):
-    """DeepCluster's last layer is new: no momentum of the old one. Nor has its epoch the order of the clusters before,
+def test_clusters_of_an_epoch_are_what_it_trains_on(photographs):
+    """DeepCluster's classifier is new: no momentum of the old one. Nor has its epoch the order of the clusters before,
     which a warm-up may have asked for."""
-    trainer = Trainer(small(tiny, "deepcluster"), Reporter(), lambda: False)
-    trainer.images = trainer.train_set.images
-    with ExitStack() as trainer.until_done:
-        trainer._build_step(trainer.runtime)
-        trainer.views.first(0)
-        optimizer, method = trainer.step.optimizer, trainer.method
-        for momentum in optimizer.velocity.values():
-            momentum.fill_(1.0)
-        trainer._before_epoch()
-        assert {name for name, held in optimizer.state().items() if not held.any()} == {
-            "momentum.method.top.weight", "momentum.method.top.bias",
-        }  # fmt: skip
-        ids = trainer.views.batch(0, 0).ids
-        assert torch.equal(ids, method.order(0)[: len(ids)])
+    kind = load_method("deepcluster")
+    method, images = kind(kind.settings_type(clusters=5)), data.ImageSet("photographs", photographs[:96])
+    encoder = aag.nets.build(aag.nets.EncoderSpec(width=4, head="none"))
+    trainer = Trainer(encoder, method, images, TrainSettings(batch_size=16), device="cpu")
+    trainer.prepare()
+    trainer.batches.first(0)
+    optimizer = trainer.step.optimizer
+    for momentum in optimizer.velocity.values():
+        momentum.fill_(1.0)
+    trainer._before_epoch()
+    assert {name for name, value in optimizer.state().items() if not value.any()} == {
+        "momentum.method.classifier.weight", "momentum.method.classifier.bias",
+    }  # fmt: skip
+    indices = trainer.batches.batch(0, 0).indices
+    assert torch.equal(indices, method.epoch_order(0)[: len(indices)])

@@ -1,26 +1,22 @@
-"""Every method on a GPU: the replayed graph computes what plain steps compute, and its memory goes on after a stop."""
-
-from dataclasses import replace
+"""Every method on a GPU: the replayed graph computes what plain steps compute, and its state resumes."""
 
 import pytest
 import torch
-from test_loop import stop_after
-from test_rivals import SMALL, small
-from test_train_gpu import losses
+from small_runs import losses, stop_after
+from test_rivals import SMALL, VICREG, train_small
 
-from aag.training import checkpoint, train
+from aag.training import checkpoint
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 COMPILED = ("super-and", "amdim")  # by torch.compile: half a minute each
+WITH_KERNELS = [name for name in SMALL if name not in COMPILED]
 
 
-@pytest.mark.parametrize("method", [name for name in SMALL if name not in COMPILED])
-def test_a_graph_computes_what_plain_steps_compute(tiny, tmp_path, method):
-    changes = {"norm_images": 24, "queue": 192} if method == "moco" else {}
-    tiny = replace(tiny, device="cuda", width=16, batch_size=96, epochs=2)  # one step an epoch
-    config = replace(small(tiny, method, **changes), precision="fp32")
-    plain = train(replace(config, compile="off", out=tmp_path / "plain"))
-    graph = train(replace(config, compile="on"))
+@pytest.mark.parametrize("method", WITH_KERNELS)
+def test_a_graph_computes_what_plain_steps_compute(tiny, method):
+    changes = {"bn_group_size": 24, "queue": 192} if method == "moco" else {}
+    changes |= {"device": "cuda", "width": 16, "batch_size": 96, "precision": "fp32"}  # one step per epoch
+    plain, graph = (train_small(tiny, method, mode, compile=mode, **changes) for mode in ("off", "on"))
     runtime = graph.run.metrics()[0]["runtime"]
     assert "Triton kernels" in runtime
     assert "CUDA graph" in runtime
@@ -31,11 +27,11 @@ def test_a_graph_computes_what_plain_steps_compute(tiny, tmp_path, method):
     assert one.keys() == other.keys()
 
 
-@pytest.mark.parametrize("method", [name for name in SMALL if name not in COMPILED])
-def test_a_run_on_the_gpu_goes_on_after_a_stop(tiny, method):
-    config = small(replace(tiny, device="cuda", width=16), method)
-    assert not train(config, should_stop=stop_after(3)).complete
-    result = train(config)
+@pytest.mark.parametrize("method", [*WITH_KERNELS, VICREG])
+def test_a_run_on_the_gpu_resumes(tiny, method):
+    options = {"device": "cuda", "width": 16}
+    assert not train_small(tiny, method, should_stop=stop_after(3), **options).complete
+    result = train_small(tiny, method, **options)
     assert result.complete
     tensors, state = checkpoint.load(result.run.checkpoint)
     assert state["epoch"] == 2
@@ -45,7 +41,7 @@ def test_a_run_on_the_gpu_goes_on_after_a_stop(tiny, method):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", COMPILED)
 def test_the_others_are_compiled(tiny, method):
-    result = train(small(replace(tiny, device="cuda", width=16, epochs=2), method))
-    assert "torch.compile" in result.run.metrics()[0]["runtime"]
-    assert "CUDA graph" in result.run.metrics()[0]["runtime"]
-    assert "failed" not in result.run.metrics()[0]["runtime"]
+    runtime = train_small(tiny, method, device="cuda", width=16).run.metrics()[0]["runtime"]
+    assert "torch.compile" in runtime
+    assert "CUDA graph" in runtime
+    assert "failed" not in runtime

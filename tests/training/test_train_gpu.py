@@ -1,41 +1,60 @@
 """Training on a GPU: the CUDA graph computes what plain eager steps compute, and resumes."""
 
-from dataclasses import replace
-
 import pytest
 import torch
+from small_runs import losses, state, stop_after
 
-from aag.training import checkpoint, train
+from aag.training import checkpoint
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+ONE_STEP = {"width": 16, "batch_size": 96, "precision": "fp32"}  # per epoch
 
 
-def losses(result) -> list[float]:
-    return [row["loss"] for row in result.run.metrics() if row["kind"] == "epoch"]
-
-
-def test_a_graph_of_a_compiled_step_computes_what_eager_steps_compute(tiny, tmp_path):
-    tiny = replace(tiny, device="cuda", precision="fp32", width=16, batch_size=96, epochs=2)  # one step an epoch
-    eager = train(replace(tiny, compile="off", out=tmp_path / "eager"))
-    graph = train(replace(tiny, compile="on"))
+def test_a_graph_of_a_compiled_step_computes_what_eager_steps_compute(tiny):
+    eager, graph = (tiny.train(mode, device="cuda", compile=mode, **ONE_STEP) for mode in ("off", "on"))
     assert "CUDA graph" in graph.run.metrics()[0]["runtime"]
     assert losses(graph)[0] == pytest.approx(losses(eager)[0], rel=1e-3)
     assert losses(graph)[1] == pytest.approx(losses(eager)[1], rel=1e-2)  # float32 gradients are a percent apart
 
 
-def test_the_gpu_and_the_cpu_learn_alike(tiny, tmp_path):
-    tiny = replace(tiny, precision="fp32", width=16, batch_size=96, epochs=2)
-    cpu = train(replace(tiny, out=tmp_path / "cpu"))
-    gpu = train(replace(tiny, device="cuda", compile="off"))
+def test_the_gpu_and_the_cpu_learn_alike(tiny):
+    cpu = tiny.train("cpu", **ONE_STEP)
+    gpu = tiny.train("gpu", device="cuda", compile="off", **ONE_STEP)
     assert losses(gpu) == pytest.approx(losses(cpu), rel=1e-2)
 
 
-def test_a_run_on_the_gpu_goes_on_after_a_stop(tiny):
-    tiny = replace(tiny, device="cuda", width=16)
-    left = iter([False] * 3)
-    assert not train(tiny, should_stop=lambda: next(left, True)).complete
-    result = train(tiny)
+def test_a_run_on_the_gpu_resumes(tiny):
+    options = {"device": "cuda", "width": 16}
+    assert not tiny.train(should_stop=stop_after(2), **options).complete
+    result = tiny.train(**options)
     assert result.complete
-    tensors, state = checkpoint.load(result.run.checkpoint)
-    assert state["epoch"] == 2
+    tensors, rest = checkpoint.load(result.run.checkpoint)
+    assert rest["epoch"] == 2
     assert all(torch.isfinite(value).all() for value in tensors.values())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"clip_grad": 0.05},
+        {"accumulate": 2},
+        {"accumulate": 3, "clip_grad": 0.05},
+        {"freeze": ("backbone.stem",)},
+        {"freeze": ("backbone",), "accumulate": 2},
+    ],
+    ids=str,
+)
+def test_kernels_clip_accumulate_and_freeze_as_plain_steps_do(tiny, changes):
+    options = {"device": "cuda", "width": 16, "precision": "fp32", "epochs": 1, "lr": 0.01, **changes}
+    plain, graph = (tiny.train(mode, compile=mode, **options) for mode in ("off", "on"))
+    runtime = graph.run.metrics()[0]["runtime"]
+    assert "Triton kernels" in runtime
+    assert "CUDA graph" in runtime
+    assert losses(graph) == pytest.approx(losses(plain), rel=1e-2)
+    (expected, _), (found, _) = state(plain.run), state(graph.run)
+    assert found.keys() == expected.keys()
+    for name in ("momentum.head.weight", "encoder.head.weight"):
+        assert torch.dist(found[name], expected[name]) <= 0.05 * expected[name].norm()
+    resumed = tiny.train("resumed", compile="on", should_stop=stop_after(1), **options)
+    assert not resumed.complete
+    assert tiny.train("resumed", compile="on", **options).complete
