@@ -129,6 +129,8 @@ def train_run(
     name = run_name(settings, recipe)
     device = find_device(execution.device)
     settings = settings.resolve(choose_precision(device, settings.train.precision))
+    if sets:
+        settings = settings.replace(image_size=sets[0].image_size)
     run = Run(execution.out or Path("runs") / name)
     run.check(settings.to_json())  # before anything slow
     train_set, test_set = sets or load_sets(settings, execution.data_root)
