@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import nn
 
@@ -16,7 +16,7 @@ from aag.files import write_bytes
 from aag.methods import Method, register_method
 from aag.nets import Encoder, EncoderSpec
 from aag.runs import Run, RunSummary, summarize
-from aag.settings import Settings, to_json
+from aag.settings import Range, Settings, to_json
 from aag.training.callbacks import KNN, Callback
 from aag.training.recipes import check_unused, choose_recipe, find_recipe, recipe_settings, run_name
 from aag.training.runtime import choose_precision, choose_threads, find_device
@@ -38,9 +38,9 @@ class Execution(Settings):
     """Triton kernels (or torch.compile, where they do not support a network) and CUDA graphs. auto: on for a GPU."""
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
-    knn_every: int = 5
+    knn_every: Annotated[int, Range(at_least=0)] = 5
     """Epochs between kNN evaluations; 0 for only the last. They never steer training."""
-    checkpoint_minutes: float = 1.0
+    checkpoint_minutes: Annotated[float, Range(at_least=0)] = 1.0
     """Minutes between checkpoints; one is also written at the end and on Ctrl-C."""
 
 
