@@ -65,7 +65,7 @@ def parse(kind: type[T], command: str, arguments: Sequence[str], default: T | No
     arguments = [_unalias(word) for word in arguments]
     known = _options(kind)
     for word in arguments:
-        name = word.partition("=")[0]
+        name = word.partition("=")[0].replace("_", "-")
         if name.startswith("--") and name != "--help" and name not in known:
             raise unknown("option", name, known, f"aag {command} --help lists them")
     extra: dict[str, Any] = {} if default is None else {"default": default}
