@@ -6,12 +6,12 @@ from aag.text import duration, join_or, pluralize, rough_duration
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
-def test_counted(count, told):
+def test_pluralize(count, told):
     assert pluralize(count, "run") == told
 
 
 @pytest.mark.parametrize(("words", "told"), [("a", "a"), ("ab", "a or b"), ("abac", "a, b or c")])
-def test_either(words, told):
+def test_join_or(words, told):
     assert join_or(words) == told
 
 
@@ -31,5 +31,5 @@ def test_duration(seconds, told):
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(2, "1 min"), (3590, "1 h 00 min"), (7620, "2 h 07 min")])
-def test_estimate(seconds, told):
+def test_rough_duration(seconds, told):
     assert rough_duration(seconds) == told
