@@ -7,7 +7,7 @@ import io
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import fields, make_dataclass
+from dataclasses import MISSING, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -36,46 +36,50 @@ def field_docs(kind: type) -> dict[str, str]:
     return docs
 
 
-def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
-    """Return the fields of a settings class as (name, annotation for tyro, default)."""
+def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list[Any]:
+    """Return the fields of a settings class as (name, annotation for tyro, default); required ones without default."""
     docs, hints = field_docs(kind), get_type_hints(kind, include_extras=True)
     found = []
     for field in fields(kind):
         if field.name in leave_out:
             continue
-        default = getattr(defaults, field.name)
+        default = getattr(defaults, field.name, MISSING)
         given: dict[str, Any] = {"help": docs.get(field.name, "")}
         plain = [each for each in get_args(hints[field.name]) if each is not type(None)]
         if type(None) in get_args(hints[field.name]):  # or tyro writes {None}|PATH
             inner = get_args(plain[0])[0] if hasattr(plain[0], "__metadata__") else plain[0]
             given["metavar"] = METAVARS.get(inner, "VALUE")
-        if default in (None, ()):
+        if default in (None, (), ""):
             given["help_behavior_hint"] = ""
-        found.append((field.name, Annotated[hints[field.name], tyro.conf.arg(**given)], default))
+        annotated = Annotated[hints[field.name], tyro.conf.arg(**given)]
+        found.append((field.name, annotated) if default is MISSING else (field.name, annotated, default))
     return found
 
 
-def make_section(title: str, options: list[tuple[str, Any, Any]]) -> type:
+def make_section(title: str, options: list[Any]) -> type:
     """Make a group of options, shown under this title in the help."""
     return make_dataclass(title, options, frozen=True)
 
 
-def parse(kind: type[T], command: str, arguments: Sequence[str], default: T | None = None, about: str = "") -> T:
-    """Parse arguments into a (nested) dataclass. A mistake raises an AAGError of one line."""
+def parse(kind: type[T], command: str, arguments: Sequence[str]) -> T:
+    """Parse the arguments of a command into its dataclass. A mistake raises an AAGError of one line."""
+    options = make_section(kind.__name__, options_of(kind, kind))
+    return kind(**vars(parse_sections(options, command, arguments, inspect.getdoc(kind) or "")))
+
+
+def parse_sections(kind: type[T], command: str, arguments: Sequence[str], about: str) -> T:
+    """Parse arguments into a dataclass whose fields are options or sections of them."""
     arguments = [_unalias(word) for word in arguments]
     known = _options(kind)
     for word in arguments:
         name = word.partition("=")[0].replace("_", "-")
         if name.startswith("--") and name != "--help" and name not in known:
             raise unknown("option", name, known, f"aag {command} --help lists them")
-    extra: dict[str, Any] = {} if default is None else {"default": default}
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs)
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told):
-            return tyro.cli(
-                kind, prog=f"aag {command}", args=arguments, config=config, description=about or kind.__doc__, **extra
-            )
+            return tyro.cli(kind, prog=f"aag {command}", args=arguments, config=config, description=about)
     except SystemExit as stop:
         if stop.code:
             raise AAGError(f"{_one_line(told.getvalue(), known)}; see aag {command} --help") from None
@@ -84,6 +88,7 @@ def parse(kind: type[T], command: str, arguments: Sequence[str], default: T | No
 
 def _unalias(word: str) -> str:
     name, equals, value = word.partition("=")
+    name = name.replace("_", "-")
     for old, new in ALIASES.items():
         if name in (old, old.replace("--", "--no-", 1)):
             return name.replace(old[2:], new[2:], 1) + equals + value
@@ -105,9 +110,11 @@ def _options(kind: type) -> dict[str, Any]:
 
 
 def _one_line(box: str, known: dict[str, Any]) -> str:
-    """The message of tyro's error box."""
+    """The message of tyro's error box, whose lines are dashes on a terminal without Unicode."""
     lines = [line.strip("│╭╮╰╯ \n") for line in box.splitlines()[1:]]
-    message = " ".join(line for line in lines[: next((i for i, line in enumerate(lines) if set(line) <= {"─"}), None)])
+    rules = [number for number, line in enumerate(lines) if set(line) <= {"─", "-"}]
+    start = 1 if rules[:1] == [0] else 0
+    message = " ".join(lines[start : next((number for number in rules if number >= start), None)])
     value = re.search(r"'([^']*)'\W*$|invalid choice '([^']*)'", message)
     name = next((word for word in re.findall(r"--[\w-]+", message) if word in known), None)
     if name and value and "Missing" not in message:

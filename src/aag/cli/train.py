@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from aag.cli.output import make_console
-from aag.cli.parsing import make_section, options_of, parse
+from aag.cli.parsing import make_section, options_of, parse_sections
 from aag.data.datasets import DATASETS
 from aag.errors import AAGError
 from aag.methods import load_method, methods
@@ -67,7 +67,7 @@ def parse_train(arguments: list[str]) -> Request:
     )
     _check_method_options(arguments, base)
     kind = _command(base, recipe, execution)
-    parsed: Any = parse(kind, "train", arguments, about=about)
+    parsed: Any = parse_sections(kind, "train", arguments, about)
     settings = RunSettings(
         DataSettings(data, parsed.run.image_size),
         _collect(NetworkSettings, parsed.network),
