@@ -21,12 +21,12 @@ Image representations without labels, on one modest GPU, with small batches.
   aag methods     list the methods, with their settings and references
   aag recipes     list the recipes (named settings), with what to expect of each
   aag reproduce   the paper's tables and figures: what each needs, what is done; runs the rest
-  aag bench       speed and memory of every stage on this machine, compared with a DataLoader pipeline
+  aag bench       speed and memory of every stage here, compared with a DataLoader pipeline
 
   aag COMMAND --help   options of a command          aag --version
 
-Try:  aag train                                     (the bundled sample, on a CPU, in under 3 minutes)
-      aag train --data cifar10 --recipe paper       (the paper's AAG, on one GPU)
+Try:  aag train                                  (the bundled sample, on a CPU, in under 3 minutes)
+      aag train --data cifar10 --recipe paper    (the paper's AAG, on one GPU)
 """
 COMMANDS = ("train", "evaluate", "data", "methods", "recipes", "reproduce", "bench")
 
