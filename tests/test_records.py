@@ -1,50 +1,47 @@
 """Records: one file with a run's settings, numbers and provenance, all of them those of the run folder."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from aag.config import TrainConfig, recipe_config
 
 from aag import AAGError
 from aag.files import write_json
+from aag.paper import Experiment, Results, make_experiment
 from aag.provenance import provenance
 from aag.records import make_record, write_record
-from aag.training import Run
+from aag.runs import Run
 
 EVALUATION = [{"name": "kNN (embedding)", "accuracy": 41.23, "protocol": {"evaluation": "knn", "k": 200}}]
+SHORT = make_experiment("sample", epochs=3)
 
 
-def a_run(folder: Path, config: TrainConfig, epochs: int, knn: dict[int, float]) -> Run:
-    """A run folder as training leaves it after so many epochs, with these kNN accuracies."""
-    run = Run.create(folder, config)
-    run.log([{"kind": "start", "epoch": 0, "step": 0, **provenance(), "runtime": "CPU, fp32"}])
+def make_run(folder: Path, experiment: Experiment, knn: dict[int, float], *, without: tuple[int, ...] = ()) -> Run:
+    """A run folder as training and evaluation leave it, with these kNN accuracies; some epochs are not logged."""
+    run, epochs = Run(folder), experiment.settings.train.epochs
+    folder.mkdir()
+    run.start(experiment.settings.resolve("fp32").to_json(), experiment.name)
+    rows: list[dict[str, Any]] = [{"kind": "start", "epoch": 0, "step": 0, **provenance(), "runtime": "CPU, fp32"}]
     for epoch in range(epochs + 1):
-        rows = []
-        if epoch:
-            rows.append({"kind": "steps", "epoch": epoch, "step": 10 * epoch, "loss": 0.0})
+        at = {"epoch": epoch, "step": 10 * epoch}
+        if epoch and epoch not in without:
             speed = {"seconds": 2.0 * epoch, "views_per_second": 100.0 * epoch}
-            rows.append({"kind": "epoch", "epoch": epoch, "step": 10 * epoch, "loss": 20 - epoch / 7, **speed})
+            rows.append({"kind": "steps", **at, "loss": 0.0})
+            rows.append({"kind": "epoch", **at, "loss": 20 - epoch / 7, **speed})
         if epoch in knn:
-            rows.append({"kind": "knn", "epoch": epoch, "step": 10 * epoch, "knn": knn[epoch]})
-        run.log(rows)
+            rows.append({"kind": "knn", **at, "knn": knn[epoch]})
+    run.log(rows)
+    write_json(run.evaluation_file, {"data": "sample", "epoch": epochs, "results": EVALUATION})
     return run
 
 
 @pytest.fixture
-def config() -> TrainConfig:
-    return replace(recipe_config("demo", "sample"), epochs=3)
+def finished(tmp_path) -> Run:
+    return make_run(tmp_path / "run", SHORT, {0: 20.0, 1: 30.005, 2: 44.444, 3: 41.234})
 
 
-@pytest.fixture
-def finished(tmp_path, config) -> Run:
-    run = a_run(tmp_path / "run", config, 3, {0: 20.0, 1: 30.005, 2: 44.444, 3: 41.234})
-    write_json(run.evaluation_file, {"data": "sample", "results": EVALUATION})
-    return run
-
-
-def test_the_numbers_are_those_of_the_run(finished, config):
+def test_the_numbers_are_those_of_the_run(finished):
     record = make_record(finished)
     assert record["knn"] == {"last": 41.23, "best": 44.44, "best_epoch": 2, "reported": "last"}
     assert record["knn_by_epoch"] == [(0, 20.0), (1, 30.0), (2, 44.44), (3, 41.23)]
@@ -52,7 +49,8 @@ def test_the_numbers_are_those_of_the_run(finished, config):
     assert record["evaluation"] == EVALUATION
     assert record["seconds"] == 6.0
     assert record["views_per_second"] == 200.0  # the median epoch's
-    assert record["settings"] == config.identity()
+    assert record["settings"] == SHORT.settings.resolve("fp32").to_json()
+    assert "missing" not in record
 
 
 def test_the_record_says_what_made_it(finished):
@@ -61,44 +59,46 @@ def test_the_record_says_what_made_it(finished):
     assert session["runtime"] == "CPU, fp32"
 
 
-def test_the_best_is_not_that_of_the_untrained_network(tmp_path, config):
-    run = a_run(tmp_path / "run", config, 3, {0: 90.0, 3: 10.0})
-    write_json(run.evaluation_file, {"results": []})
-    assert make_record(run)["knn"] == {"last": 10.0, "best": 10.0, "best_epoch": 3, "reported": "last"}
+def test_the_best_is_not_that_of_the_untrained_network(tmp_path):
+    run = make_run(tmp_path / "run", SHORT, {0: 90.0, 3: 10.0})
+    assert make_record(run)["knn"] == {"last": 41.23, "best": 10.0, "best_epoch": 3, "reported": "last"}
 
 
-def test_a_run_that_was_never_scored_has_no_knn(tmp_path, config):
-    run = a_run(tmp_path / "run", config, 3, {})
-    write_json(run.evaluation_file, {"results": EVALUATION})
-    assert make_record(run)["knn"] == {"last": None, "best": None, "best_epoch": None, "reported": "last"}
+def test_damaged_metrics_do_not_change_the_final_number(tmp_path):
+    run = make_run(tmp_path / "run", SHORT, {1: 30.0}, without=(2, 3))
+    record = make_record(run)
+    assert (record["knn"]["last"], record["seconds"]) == (41.23, None)
+    assert record["missing"] == "2 epochs of 3 not in metrics.jsonl"
+    run.metrics_file.unlink()
+    assert make_record(run)["knn"] == {"last": 41.23, "best": None, "best_epoch": None, "reported": "last"}
 
 
-@pytest.mark.parametrize("epochs", [1, 49, 50, 99, 200, 999])
-def test_a_long_curve_is_thinned_to_its_shape(tmp_path, config, epochs):
-    run = a_run(tmp_path / "run", replace(config, epochs=epochs), epochs, {})
-    write_json(run.evaluation_file, {"results": EVALUATION})
+def test_a_run_without_labels_has_no_knn(finished):
+    write_json(finished.evaluation_file, {"epoch": 3, "results": []})
+    assert make_record(finished)["knn"]["last"] is None
+
+
+@pytest.mark.parametrize("epochs", [1, 49, 50, 99, 999])
+def test_a_long_curve_is_thinned_to_its_shape(tmp_path, epochs):
+    run = make_run(tmp_path / "run", SHORT.replace(epochs=epochs), {})
     shown = [epoch for epoch, _ in make_record(run)["loss_by_epoch"]]
     assert shown[0] == 1
     assert shown[-1] == epochs
     assert min(epochs, 49) <= len(shown) <= 101
 
 
-@pytest.mark.parametrize(
-    ("rows", "points"), [(0, 0), (1, 1), (199, 199), (200, 200), (201, 101), (1600, 200), (8000, 200)]
-)
-def test_curves_over_the_steps_are_means_of_equal_windows(tmp_path, config, rows, points):
-    run = a_run(tmp_path / "run", replace(config, epochs=1), 1, {})
-    run.keep_metrics(lambda row: row["kind"] != "steps")
+@pytest.mark.parametrize(("rows", "points"), [(0, 0), (1, 1), (200, 200), (201, 101), (1600, 200)])
+def test_curves_over_the_steps_are_means_of_equal_windows(tmp_path, rows, points):
+    run = make_run(tmp_path / "run", SHORT.replace(epochs=1), {})
+    run.filter_metrics(lambda row: row["kind"] != "steps")
     logged = [{"step": 50 * n, "loss": 1 / n, "positive_gradient": n / 3} for n in range(1, rows + 1)]
     run.log([{"kind": "steps", "epoch": 1, **row} for row in logged])
-    write_json(run.evaluation_file, {"results": EVALUATION})
     curves = make_record(run)["curves"]
     assert list(curves) == (["step", "loss", "positive_gradient"] if rows else ["step"])
     assert {len(curve) for curve in curves.values()} == {points}
     if rows:
         window = -(-rows // 200)
-        assert curves["step"][0] == 50 * window
-        assert curves["step"][-1] == 50 * rows
+        assert (curves["step"][0], curves["step"][-1]) == (50 * window, 50 * rows)
         assert curves["positive_gradient"][0] == pytest.approx((window + 1) / 6, rel=1e-4)
         last = logged[(points - 1) * window :]
         assert curves["loss"][-1] == pytest.approx(sum(row["loss"] for row in last) / len(last), rel=1e-4)
@@ -109,10 +109,10 @@ def test_a_statistic_that_was_logged_in_a_part_of_the_run_has_no_curve(finished)
     assert list(make_record(finished)["curves"]) == ["step", "loss"]
 
 
-def test_the_record_of_a_long_run_stays_small(tmp_path, config):
+def test_the_record_of_a_long_run_stays_small(tmp_path):
     epochs = 1000
-    run = a_run(tmp_path / "run", replace(config, epochs=epochs), epochs, {5 * n: 50 + n / 7 for n in range(201)})
-    run.keep_metrics(lambda row: row["kind"] != "steps")
+    run = make_run(tmp_path / "run", SHORT.replace(epochs=epochs), {5 * n: 50 + n / 7 for n in range(201)})
+    run.filter_metrics(lambda row: row["kind"] != "steps")
     statistics = ("loss", "positive_gradient", "negative_gradient", "positive_similarity", "negative_similarity")
     run.log(
         {"kind": "steps", "epoch": epoch, "step": 390 * epoch + 50 * part}
@@ -120,23 +120,25 @@ def test_the_record_of_a_long_run_stays_small(tmp_path, config):
         for epoch in range(epochs)
         for part in range(8)
     )
-    write_json(run.evaluation_file, {"results": EVALUATION})
     assert write_record(run, tmp_path / "results").stat().st_size < 30_000
 
 
-def test_the_file_is_named_after_the_settings(finished, config, tmp_path):
+def test_the_file_is_named_after_the_settings_and_read_by_the_paper(finished, tmp_path):
     path = write_record(finished, tmp_path / "new" / "results")
-    assert path == tmp_path / "new" / "results" / f"{config.run_name()}.json"
+    assert path == tmp_path / "new" / "results" / f"{SHORT.name}.json"
     assert json.loads(path.read_text()) == json.loads(json.dumps(make_record(finished)))
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+    results = Results(path.parent)
+    assert not results.damaged
+    assert results.same_seed(SHORT)
 
 
-def test_a_run_on_other_data_does_not_take_the_place_of_a_record(finished, config, tmp_path):
+def test_a_run_on_other_data_does_not_replace_a_record(finished, tmp_path):
     """A file named sample.npz gives a run the name that the sample does."""
     path = write_record(finished, tmp_path / "results")
     write_record(finished, tmp_path / "results")  # again: the same run
     record = json.loads(path.read_text())
-    record["settings"]["data"] = "elsewhere/sample.npz"
+    record["settings"]["data"]["source"] = "elsewhere/sample.npz"
     path.write_text(json.dumps(record))
     with pytest.raises(AAGError, match=r"of a run on other data \(elsewhere/sample.npz\)"):
         write_record(finished, tmp_path / "results")
@@ -149,23 +151,16 @@ def test_a_run_on_other_data_does_not_take_the_place_of_a_record(finished, confi
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epochs", [0, 2])
-def test_an_unfinished_run_is_not_recorded(tmp_path, config, epochs):
-    run = a_run(tmp_path / "run", config, epochs, {})
-    write_json(run.evaluation_file, {"results": EVALUATION})
-    with pytest.raises(AAGError, match="is not finished: run its aag train command again"):
-        make_record(run)
+@pytest.mark.parametrize("content", [{"results": EVALUATION}, {"epoch": 2, "results": EVALUATION}])
+def test_numbers_of_an_unfinished_encoder_are_not_recorded(finished, content):
+    write_json(finished.evaluation_file, content)
+    with pytest.raises(AAGError, match=r"was evaluated at epoch [02] of 3: finish its training, then run aag evaluate"):
+        make_record(finished)
 
 
-def test_a_run_without_evaluation_is_not_recorded(tmp_path, config):
-    run = a_run(tmp_path / "run", config, 3, {3: 10.0})
-    with pytest.raises(AAGError, match=r"is not evaluated: run aag evaluate .*run first"):
-        make_record(run)
-
-
-def test_numbers_of_an_unfinished_encoder_are_not_recorded(finished):
-    write_json(finished.evaluation_file, {"data": "sample", "epoch": 2, "results": EVALUATION})
-    with pytest.raises(AAGError, match="evaluated before it was finished"):
+def test_a_run_without_evaluation_is_not_recorded(finished):
+    finished.evaluation_file.unlink()
+    with pytest.raises(AAGError, match=r"is not evaluated; run aag evaluate .*run"):
         make_record(finished)
 
 
@@ -178,17 +173,7 @@ def test_a_folder_that_cannot_be_made_is_named(finished, tmp_path):
 # --- the file format --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "photos [ old ]",
-        ["a [ b ]", "c"],
-        [[1, 2], [3, [4]]],
-        [],
-        {"a": []},
-        "τ\n[ x\t]",
-    ],
-)
+@pytest.mark.parametrize("content", ["photos [ old ]", ["a [ b ]", "c"], [[1, 2], [3, [4]]], {"a": []}, "τ\n[ x\t]"])
 def test_json_is_read_as_it_was_written(tmp_path, content):
     write_json(tmp_path / "x.json", {"content": content})
     assert json.loads((tmp_path / "x.json").read_text()) == {"content": content}

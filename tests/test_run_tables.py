@@ -1,26 +1,25 @@
-"""Tables of runs: each record in its row, beside the published number of the same settings and no other."""
+"""Tables of runs: each record in its row, next to the published number of the same settings and no other."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aag.config import METHODS, TrainConfig, recipe_config
 
 import run_tables
-from aag.paper import Results
+from aag.methods import methods
+from aag.paper import Experiment, Results, make_experiment
 from synthetic import record, write
 
 
-def run(method: str, **changes: Any) -> TrainConfig:
-    return replace(recipe_config("auto", "cifar10", method), **changes)
+def run(method: str, data: str = "cifar10", **changes: Any) -> Experiment:
+    return make_experiment(data, method=method, **changes)
 
 
-def results(folder: Path, *runs: tuple[TrainConfig, float | None]) -> Results:
+def results(folder: Path, *runs: tuple[Experiment, float | None]) -> Results:
     """A folder of records: runs, and what kNN found of them."""
-    for config, knn in runs:
-        made = record(config, knn or 0.0, linear=81.0, seconds=125.0, views_per_second=1000.0)
+    for each, knn in runs:
+        made = record(each, knn or 0.0, linear=81.0, seconds=125.0, views_per_second=1000.0)
         write(folder, made if knn else made | {"knn": {"last": None}})
     found = Results(folder)
     assert (len(found.all), found.damaged) == (len(runs), {})
@@ -32,8 +31,13 @@ def theirs(method: str, **changes: Any) -> float | None:
     return found and found.accuracy
 
 
+def test_every_method_of_the_package_is_described() -> None:
+    assert set(run_tables.ABOUT) == set(methods())
+
+
 def test_a_run_is_compared_with_the_number_of_its_settings() -> None:
-    assert [theirs(method) for method in METHODS] == [88.3, 80.8, 83.6, 82.3, 82.6, 86.3, 89.2, 67.6, 91.2]
+    numbers = [88.3, 80.8, 83.6, 82.3, 82.6, 86.3, 89.2, 67.6, 91.2]
+    assert [theirs(method) for method in run_tables.ABOUT] == numbers
     assert theirs("moco", symmetric=True) == 85.3
     assert theirs("isif", loss="gnt-xent") == 85.5
     assert theirs("simclr", loss="gnt-xent", batch_size=128, temperature=0.1) == 85.8  # its source leaves these open
@@ -49,8 +53,8 @@ def test_a_run_of_other_settings_is_compared_with_nothing(changes: dict[str, Any
 
 
 def test_options_are_as_one_types_them() -> None:
-    settings = {"symmetric": True, "flip": False, "decay_at": [0.5, 0.9], "norm_images": 0}
-    assert run_tables.typed(settings) == ["`--symmetric`", "`--no-flip`", "`--decay-at 0.5 0.9`", "`--norm-images 0`"]
+    settings = {"symmetric": True, "flip": False, "decay_at": [0.5, 0.9], "bn_group_size": 0}
+    assert run_tables.typed(settings) == ["`--symmetric`", "`--no-flip`", "`--decay-at 0.5 0.9`", "`--bn-group-size 0`"]
 
 
 def test_the_methods_table_has_a_row_for_every_run_and_every_published_number(tmp_path: Path) -> None:
@@ -58,14 +62,14 @@ def test_the_methods_table_has_a_row_for_every_run_and_every_published_number(tm
     found = results(
         tmp_path,
         (run("moco"), 82.0),
-        (run("moco", epochs=20, norm_images=0, seed=1), 70.5),
+        (run("moco", epochs=20, bn_group_size=0, seed=1), 70.5),
         (run("and", data="svhn"), None),
     )
     lines = run_tables.methods_table(bench, found).splitlines()
     assert len({line.count("|") for line in lines}) == 1
     assert len(lines) == 2 + len(run_tables.THEIRS) + 1
     first, second, third = (
-        line.split(" | ") for line in lines if "--norm-images" in line or "moco" in line or "--symm" in line
+        line.split(" | ") for line in lines if "--bn-group-size" in line or "moco" in line or "--symm" in line
     )
     assert first[2:5] == ["2", "47.1 MB: key encoder, queue", "0.76 ×"]
     assert first[5:8] == [
@@ -75,7 +79,7 @@ def test_the_methods_table_has_a_row_for_every_run_and_every_published_number(tm
     ]
     assert first[8] == "kNN 82.6 (its authors' demo) |"
     assert second[5:] == ["`--symmetric`, 200 epochs: not run yet", "–", "–", "kNN 85.3 (its authors' demo) |"]
-    assert third[5].startswith("`--norm-images 0`, 20 epochs, seed 1; 2 min")
+    assert third[5].startswith("`--bn-group-size 0`, 20 epochs, seed 1; 2 min")
     assert third[-1] == "– |"
     assert all("not run yet" in line for line in lines[2:] if "moco" not in line)
 
@@ -91,11 +95,32 @@ def test_a_record_of_unknown_settings_is_in_no_table(tmp_path: Path) -> None:
     results(tmp_path, (run("aag"), 88.0))
     (path,) = tmp_path.glob("*.json")
     record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {"settings": record["settings"] | {"hard": 1}}))
+    record["settings"]["method"]["hard"] = 1
+    path.write_text(json.dumps(record))
     found = Results(tmp_path)
-    assert [each.strange for each in found.all] == [True]
+    assert len(found.all) == 1
     assert "88.00" not in run_tables.methods_table(None, found)
     assert len(run_tables.results_table(found).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        run("simclr", batch_size=128),  # without the warm-up of a batch of 512
+        run("aag", network="alexnet", epochs=20),  # which has no width
+        run("aag", data="svhn", auxiliary_crop="resized", precision="fp32"),
+        run("and", epochs=400, rounds=2, seed=3),
+        run("aag", data="sample", width=4),
+        make_experiment("cifar10", "paper-resnet50", epochs=10),
+        run("simclr", batch_size=512, warmup_epochs=3),
+    ],
+)
+def test_a_record_is_written_in_as_few_options_as_its_run(tmp_path: Path, written: Experiment) -> None:
+    (result,) = results(tmp_path, (written, 88.0)).all
+    found = run_tables.as_written(result)
+    assert found is not None
+    assert (found.name, found.recipe) == (written.name.replace("-precision=fp32", ""), written.recipe)
+    assert found.replace(precision="bf16").resolved == written.replace(precision="bf16").resolved
 
 
 def test_a_record_without_times_and_under_another_name(tmp_path: Path) -> None:
@@ -124,7 +149,7 @@ def test_the_readme_has_each_recipe_beside_its_own_number(tmp_path: Path) -> Non
         (run("aag", loss="nt-xent"), 87.0),  # not the recipe's own
         (run("aag", epochs=100), 86.0),
         (run("aag", epochs=1000), 91.0),  # Table 2's
-        (recipe_config("demo", "sample", "moco"), 30.0),
+        (run("moco", data="sample"), 30.0),
         (run("amdim"), None),
         (run("amdim", epochs=100), 50.0),  # does not stand in for the whole run's
     )
@@ -139,7 +164,7 @@ def test_the_readme_has_each_recipe_beside_its_own_number(tmp_path: Path) -> Non
     ]
     assert [row[4:7] for row in rows[:5]] == [
         ["**91.00**", "91.2", "81.00"],
-        ["**88.50 ± 0.71**", "88.3", "81.00 ± 0.00"],
+        ["**88.50 (88.00–89.00, n = 2)**", "88.3", "81.00 (81.00–81.00, n = 2)"],
         ["**80.00**", "82.3", "81.00"],
         ["**74.00**", "74.9", "81.00"],
         ["–", "–", "81.00"],

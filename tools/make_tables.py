@@ -1,13 +1,12 @@
-"""Fills the tables of README.md and docs/ from the records under results/: numbers are never typed."""
+"""Fill the tables of README.md and docs/ from the records under results/: no number is typed by hand."""
 
 import json
 import re
 from pathlib import Path
 
-from aag.report.content import Content
-from aag.report.markdown import grid
-from aag.report.markdown import markdown as reproduction
-
+from aag.pages.markdown import make_table, render_markdown
+from aag.paper.page import make_document
+from aag.paper.summary import Summary
 from run_tables import ROOT, methods_table, results_table
 
 PAGES = ("README.md", "docs/methods.md", "docs/benchmarks.md")  # with tables in their places
@@ -15,14 +14,14 @@ WHOLE = "docs/reproduction.md"  # written from its first line to its last
 
 
 def augmentation_table() -> str:
-    """Batched augmentation beside torchvision's, from the newest CPU benchmark."""
+    """Return batched augmentation next to torchvision's, from the newest CPU benchmark."""
     measured = [found for found in benchmarks() if not found[0]["gpu"] and "augmentation" in found[0]]
     if not measured:
         return "No record yet."
     record, path = measured[-1]
     threads, cpu = record["threads"], record["cpu_model"]
     head = [
-        "images a second (a core)",
+        "images/s (per core)",
         "ours, batched",
         "torchvision on PIL images",
         "torchvision v2 on tensors",
@@ -36,11 +35,11 @@ def augmentation_table() -> str:
         rows.append([row["family"], *cells, ratios])
     source = f"[record]({path.relative_to(ROOT).as_posix()})"
     note = f"{cpu}, {threads} threads of ours against {threads} processes of torchvision's; {source}."
-    return f"{grid(head, rows)}\n\n{note}"
+    return f"{make_table(head, rows)}\n\n{note}"
 
 
 def benchmarks() -> list[tuple[dict, Path]]:
-    """Records that mean something, the newest last."""
+    """Return the benchmark records in the current format, the newest last."""
     found = [(json.loads(path.read_text()), path) for path in sorted((ROOT / "results" / "bench").glob("*.json"))]
     return sorted((each for each in found if _counts(each[0])), key=lambda each: each[0]["date"])
 
@@ -50,7 +49,7 @@ def _counts(record: dict) -> bool:
 
 
 def speed_tables() -> str:
-    """Training by stage, the usual way, methods, augmentation, evaluation and start-up: each device's newest record."""
+    """Return each device's newest record: training by stage, peers, methods, augmentation, evaluation and start-up."""
     newest = {record["gpu"] or record["cpu_model"]: (record, path) for record, path in benchmarks()}
     ordered = sorted(newest.values(), key=lambda found: (found[0]["gpu"] is None, found[0]["gpu"] or ""))
     told = [speed_table(record, path.relative_to(ROOT).as_posix()) for record, path in ordered]
@@ -58,17 +57,17 @@ def speed_tables() -> str:
 
 
 def methods_tables() -> str:
-    """With the newest measurement of the methods on a GPU, and where it is from."""
+    """Return the table of methods with their newest measurement on a GPU."""
     measured = [found for found in benchmarks() if found[0]["gpu"] and "methods" in found[0]]
     if not measured:
         return methods_table(None)
     record, path = measured[-1]
     source = f"[{record['gpu']}, {record['date']}](../{path.relative_to(ROOT).as_posix()})"
-    return f"{methods_table(record['methods'])}\n\nTime a view: {source}."
+    return f"{methods_table(record['methods'])}\n\nTime per view: {source}."
 
 
 def speed_table(record: dict, path: str) -> str:
-    """What one record says, for the sections it holds."""
+    """Return the tables of one record, for the sections that it holds."""
     where = f"**{record['gpu']}** with {record['cores']} cores" if record["gpu"] else f"**{record['cores']} cores**"
     parts = [f"{where} ({record['cpu_model']}), torch {record['torch']}; [record]({path})."]
     parts += [table(record[name]) for name, table in SPEED.items() if name in record]
@@ -77,7 +76,7 @@ def speed_table(record: dict, path: str) -> str:
 
 def _training(section: dict) -> str:
     stages = ("loader", "augmentation", "forward", "backward", "optimiser", "end_to_end")
-    head = ["ms a step", "batch", *stages[:-1], "end to end", "views a second", "of the ceiling", "memory"]
+    head = ["ms/step", "batch", *stages[:-1], "end to end", "views/s", "of the ceiling", "memory"]
     rows = []
     for row in section["rows"]:
         cells = [_network(row), row["batch_size"]]
@@ -94,13 +93,13 @@ def _training(section: dict) -> str:
         ])  # fmt: skip
     flops, copy = section["matmul_flops"] / 1e12, section["copy_bytes_per_second"] / 1e9
     dtype = {"bfloat16": "bf16", "float32": "fp32"}[section["matmul_dtype"]]
-    note = f"Measured beside it: {flops:,.3g} TFLOP/s of {dtype} products, {copy:,.0f} GB/s of copies."
-    return f"{grid(head, rows, left=1)}\n\n{note}"
+    note = f"Measured on the same machine: {flops:,.3g} TFLOP/s of {dtype} products, {copy:,.0f} GB/s of copies."
+    return f"{make_table(head, rows, left=1)}\n\n{note}"
 
 
 def _usual(section: dict) -> str:
     head = [
-        f"views a second, {_network(section)}, batch {section['batch_size']}",
+        f"views/s, {_network(section)}, batch {section['batch_size']}",
         "loader alone",
         "end to end",
         "ours ÷",
@@ -115,12 +114,12 @@ def _usual(section: dict) -> str:
         speeds = (row["loader_views_per_second"]["per_second"], row["views_per_second"]["per_second"])
         ratio = f"{row['ours_over']:.1f} ×" if "ours_over" in row else "–"
         rows.append([f"{row['name']}, {section['workers']} workers", *(f"{speed:,.0f}" for speed in speeds), ratio])
-    return grid(head, rows, left=1)
+    return make_table(head, rows, left=1)
 
 
 def _methods(section: dict) -> str:
     what = f"{_network(section)}, batch {section['batch_size']}"
-    head = [f"a step, {what}", "views", "ms a step", "views a second", "time a view ÷ plain", "the method keeps"]
+    head = [f"step of {what}", "views", "ms/step", "views/s", "time per view ÷ plain", "state"]
     rows = []
     for row in section["rows"]:
         first = f"{row['method']}{' (plain: two views, no memory)' * (row is section['rows'][0])}"
@@ -135,11 +134,11 @@ def _methods(section: dict) -> str:
             f"{row['view_over_plain']:.2f} ×" if "view_over_plain" in row else "–",
             f"{row['keeps_bytes'] / 1e6:,.1f} MB" if row["keeps_bytes"] else "–",
         ])  # fmt: skip
-    return grid(head, rows, left=1)
+    return make_table(head, rows, left=1)
 
 
 def _gpu_augmentation(section: dict) -> str:
-    """On a GPU; the CPU has its own table."""
+    """Return the speed on a GPU; the CPU has its own table."""
     rows = [row for row in section["rows"] if "ours_gpu_plain" in row]
     if not rows:
         return ""
@@ -152,15 +151,15 @@ def _gpu_augmentation(section: dict) -> str:
     }  # fmt: skip
     cells = [[f"{row[name]['per_second']:,.0f}" if name in row else "–" for name in columns] for row in rows]
     named = [[row["family"], *cell] for row, cell in zip(rows, cells, strict=True)]
-    return grid(["images a second", *columns.values()], named, left=1)
+    return make_table(["images/s", *columns.values()], named, left=1)
 
 
 def _seconds(record: dict) -> str:
-    """Of evaluations, of what methods do between epochs, and of starts."""
+    """Return the seconds of evaluations, of what methods do between epochs, and of starts."""
     parts = {"evaluation": "rows", "methods": "between_epochs", "startup": "rows"}
     found = [row for name, part in parts.items() if name in record for row in record[name][part]]
     rows = [[row["name"], row.get("size", ""), f"{row['median_seconds']:,.2f}"] for row in found]
-    return grid(["", "size", "seconds"], rows, left=1) if rows else ""
+    return make_table(["", "size", "seconds"], rows, left=1) if rows else ""
 
 
 def _network(row: dict) -> str:
@@ -170,7 +169,7 @@ def _network(row: dict) -> str:
 
 SPEED = {
     "training": _training,
-    "usual": _usual,
+    "usual": _usual,  # as older records call the pipeline
     "pipeline": _usual,
     "methods": _methods,
     "augmentation": _gpu_augmentation,
@@ -196,7 +195,9 @@ def main() -> None:
     for name in (*PAGES, WHOLE):
         path = ROOT / name
         before = path.read_text() if path.exists() else ""
-        after = reproduction(Content(ROOT / "results"), path) if name == WHOLE else filled(before, name)
+        after = (
+            render_markdown(make_document(Summary(ROOT / "results")), path) if name == WHOLE else filled(before, name)
+        )
         path.write_text(after)
 
 

@@ -1,21 +1,23 @@
-"""Tables of training runs, ours beside those of papers: the README's results, and the methods' page."""
+"""Tables of training runs, ours next to published numbers: the README's results, and the page of the methods."""
 
 import sys
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aag.config import METHODS, TrainConfig, recipe_config
-from aag.report.cells import show
-from aag.report.markdown import grid
-
-from aag import methods, nets
+from aag import nets
 from aag.bench.methods import kept_bytes
-from aag.paper import PAPER, Cell, Result, Results, Table
-from aag.paper.plan import options
-from aag.paper.results import images_of
+from aag.data.datasets import DATASETS
+from aag.errors import AAGError
+from aag.methods import MethodContext
+from aag.pages.markdown import make_table
+from aag.paper import PAPER, Cell, Experiment, Result, Results, Table, make_experiment
+from aag.paper.cells import find_cell
+from aag.paper.plan import type_options
+from aag.settings import to_json
 from aag.text import duration
+from aag.training import RunSettings, recipe_settings
 
 ROOT = Path(__file__).parent.parent
 NONE = "–"
@@ -28,12 +30,12 @@ class Theirs(NamedTuple):
     accuracy: float
     measure: str = "kNN"
     note: str = ""
-    settings: dict[str, Any] = {}  # what differs from our recipe
-    open: bool = False  # whether other settings may differ as well, because their source says nothing of them
+    settings: dict[str, Any] = {}  # options that differ from our recipe
+    open: bool = False  # whether other options may differ as well, because the source does not give them
 
 
 def paper(table: str, row: str, column: str = "CIFAR-10, ResNet-18") -> float:
-    """What AAG's paper has in this cell."""
+    """Return the paper's number in this cell."""
     part = PAPER[table]
     assert isinstance(part, Table)
     (number,) = [cell.paper for cell in part.cells if (cell.row, cell.column) == (row, column)]
@@ -41,7 +43,7 @@ def paper(table: str, row: str, column: str = "CIFAR-10, ResNet-18") -> float:
     return number
 
 
-DEMO = "its authors' demo"  # MoCo's: the one number here that is not from AAG's paper
+DEMO = "its authors' demo"  # MoCo's: the only numbers here that are not from AAG's paper
 THEIRS = (
     Theirs("aag", paper("table1", "AAG")),
     Theirs("instance", paper("table1", "Instance")),
@@ -59,138 +61,169 @@ THEIRS = (
     Theirs("deepcluster", paper("table1", "DeepCluster")),
     Theirs("amdim", paper("table6", "AMDIM, ResNet-50 (25 ×)", "CIFAR-10"), "linear", "a far larger network"),
 )  # fmt: skip
-ABOUT = {  # its idea, and what the bytes are that it keeps
-    "aag": ("two basic views and an auxiliary one; a pull that never fades", ""),
-    "instance": ("each image is a class of its own, in a memory bank of all images", "bank"),
+ABOUT = {  # its idea, and what the bytes of its state are
+    "aag": ("two basic views and an auxiliary one; GNT-Xent, whose gradient on the positive is constant", ""),
+    "instance": ("each image is its own class, in a memory bank of all images", "bank"),
     "isif": ("a view is told from the rest of its batch by the other view", ""),
     "simclr": ("the same, with NT-Xent, an MLP head and large batches", ""),
-    "moco": ("a view finds the other among a queue of keys, from a slower copy of the encoder", "key encoder, queue"),
-    "and": ("`instance` in rounds; ever more images count a neighbour as themselves", "bank, neighbours"),
+    "moco": ("a view is matched with its key in a queue, which a momentum encoder fills", "key encoder, queue"),
+    "and": ("`instance` in rounds; in each, more images count a neighbour as themselves", "bank, neighbours"),
     "super-and": ("`and` on two views, with a branch for edges and two more losses", "bank, neighbours"),
-    "deepcluster": ("k-means of the features, then the clusters as classes, every epoch", "clusters, classifier"),
+    "deepcluster": ("k-means of the features in every epoch; the clusters are the classes", "clusters, classifier"),
     "amdim": ("feature maps of one view predict those of the other, at three scales", ""),
 }
+AUTOMATIC = ("width",)  # besides options whose value is None or auto: it follows the network
 
 
-def all_results() -> Results:
+def read_results() -> Results:
     found = Results(ROOT / "results")
     for path, why in found.damaged.items():
-        print(f"warning: {path.name} is passed over: {why}", file=sys.stderr)
+        print(f"warning: skipped {path.name}: {why}", file=sys.stderr)
     return found
 
 
+# --- records as one would type them -----------------------------------------------------------------------------------
+
+
+def as_written(result: Result) -> Experiment | None:
+    """Return the run of a record as the options of its nearest recipe. None: settings of another version."""
+    try:
+        settings = RunSettings.from_json(result.record["settings"])
+        found = [_from_recipe(recipe, settings) for recipe in (*settings.method_type.recipes, "demo")]
+        return min(found, key=lambda experiment: len(changed_options(experiment)))
+    except AAGError:
+        return None
+
+
+def _from_recipe(recipe: str, settings: RunSettings) -> Experiment:
+    """Leave automatic values out where they resolve to what the record has."""
+    base, wanted = recipe_settings(recipe, settings.data.source, settings.method), settings.options()
+    automatic = {name for name, value in base.options().items() if value in (None, "auto") or name in AUTOMATIC}
+    usual = base.options()
+    changed = {name: value for name, value in wanted.items() if name not in automatic and value != usual[name]}
+    written = base.replace(**changed)
+    resolved = written.resolve(settings.train.precision).options()
+    rest = {name: wanted[name] for name in automatic if wanted[name] != resolved[name]}
+    return Experiment(written.replace(**rest), recipe)
+
+
+def changed_options(experiment: Experiment, *told: str) -> dict[str, Any]:
+    """Return the options that differ from the recipe's, without those that a row tells anyway."""
+    settings = experiment.settings
+    base = recipe_settings(experiment.recipe, settings.data.source, settings.method).options()
+    return {
+        name: value
+        for name, value in settings.options().items()
+        if value != base[name] and name not in ("epochs", "seed", *told)
+    }
+
+
+def _written(results: Results) -> Iterator[tuple[Result, Experiment]]:
+    for result in results.all:
+        if experiment := as_written(result):
+            yield result, experiment
+
+
+# --- the README's results ---------------------------------------------------------------------------------------------
+
+
 def results_table(results: Results | None = None) -> str:
-    """Each method by its own recipe, at its own length or Table 2's: a row for each set and network, over all seeds."""
-    results = results or all_results()
+    """Return each method's recipe, at its own length or Table 2's: a row per data set and network, over all seeds."""
+    results = results or read_results()
     tables = [table for name in ("table1", "table2") if isinstance(table := PAPER[name], Table)]
     cells = [cell for table in tables for cell in table.cells if cell.measure == "knn"]
-    numbers = {cell.config.run_name(): cell.paper for cell in cells if cell.config}
+    numbers = {cell.experiment.name: cell.paper for cell in cells if cell.experiment}
+    seedless = [experiment.replace(seed=0) for _, experiment in _written(results)]
     rows = []
-    for config in _seedless(current(results)):
-        known = config.epochs == config.base().epochs or config.run_name() in numbers
-        if not known or differing(config, "network"):
+    for name, experiment in {each.name: each for each in seedless}.items():
+        data, network, method = (experiment.options[name] for name in ("data", "network", "method"))
+        epochs, base = experiment.settings.train.epochs, recipe_settings(experiment.recipe, data, method).train.epochs
+        if (epochs != base and name not in numbers) or changed_options(experiment, "network"):
             continue
-        runs = results.of(config)
-        knn, probe = (show(Cell("", "", None, measure, config), results) for measure in ("knn", "linear"))
-        demo_of = f", `--method {config.method}`" * (not config.by_recipe())
+        runs = results.all_seeds(experiment)
+        knn, linear = (find_cell(Cell("", "", None, measure, experiment), results) for measure in ("knn", "linear"))
+        other_method = f", `--method {method}`" * (make_experiment(data, experiment.recipe).settings.method != method)
         row = [
-            config.data,
-            config.network,
-            f"`{config.recipe}`{demo_of}",
-            config.epochs,
+            data,
+            network,
+            f"`{experiment.recipe}`{other_method}",
+            epochs,
             f"**{knn.ours}**" if knn.state == "done" else NONE,
-            numbers.get(config.run_name()) or NONE,
-            probe.ours if probe.state == "done" else NONE,
+            numbers.get(name) or NONE,
+            linear.ours if linear.state == "done" else NONE,
             training(runs[0]),
-            f"{pace:,.0f}" if (pace := runs[0].record.get("views_per_second")) else NONE,
-            ", ".join(f"[{run.config.seed}](results/{run.path.name})" for run in runs),
+            f"{speed:,.0f}" if (speed := runs[0].record.get("views_per_second")) else NONE,
+            ", ".join(f"[{run.seed}](results/{run.path.name})" for run in runs),
         ]
-        rows.append(((config.data, config.network != "resnet18", config.network, -max(knn.values, default=0)), row))
-    head = ["data", "network", "recipe", "epochs", "kNN", "paper", "linear", "training", "views a second", "seeds"]
-    return grid(head, [row for _, row in sorted(rows, key=lambda each: each[0])], left=3)
+        rows.append(((data, network != "resnet18", network, -max(knn.values, default=0)), row))
+    head = ["data", "network", "recipe", "epochs", "kNN", "paper", "linear", "training", "views/s", "seeds"]
+    return make_table(head, [row for _, row in sorted(rows, key=lambda each: each[0])], left=3)
 
 
-def current(results: Results) -> list[Result]:
-    """All but those of settings that are not known any more."""
-    return [result for result in results.all if not result.strange]
-
-
-def _seedless(results: list[Result]) -> list[TrainConfig]:
-    """Their settings, each once, with seed 0."""
-    configs = [replace(result.config, seed=0) for result in results]
-    return list({config.run_name(): config for config in configs}.values())
+# --- the page of the methods ------------------------------------------------------------------------------------------
 
 
 def methods_table(bench: dict[str, Any] | None, results: Results | None = None) -> str:
-    """Each method with its runs on CIFAR-10: ours, and those that only others have made.
+    """Return each method with its runs on CIFAR-10: ours, and those that only others have made.
 
     `bench` is the methods' section of a benchmark.
     """
-    results = results or all_results()
-    found = [result for result in current(results) if result.config.data == "cifar10"]
+    runs = [(r, experiment) for r, experiment in _written(results or read_results()) if r.options["data"] == "cifar10"]
     costs = {row["method"]: row.get("view_over_plain") for row in bench["rows"]} if bench else {}
     rows = []
-    for method in METHODS:
-        runs = _runs(method, [result for result in found if result.config.method == method])
+    for method in ABOUT:
+        mine = _method_rows(method, [(result, each) for result, each in runs if each.settings.method == method])
         cost = costs.get(method)
         about = [f"[`{method}`](#{method})", ABOUT[method][0], *_size(method), f"{cost:.2f} ×" if cost else NONE]
-        rows += [[*(about if run is runs[0] else [""] * len(about)), *run] for run in runs]
-    head = ["method", "idea", "views", "keeps", "time a view", "run", "kNN", "linear", "theirs"]
-    return grid(head, rows, left=2)
+        rows += [[*(about if row is mine[0] else [""] * len(about)), *row] for row in mine]
+    head = ["method", "idea", "views", "state", "time per view", "run", "kNN", "linear", "published"]
+    return make_table(head, rows, left=2)
 
 
-def _runs(method: str, results: list[Result]) -> list[list[str]]:
-    """Cells from the run on: by published numbers, then what no table or figure of the paper has."""
-    own = recipe_config("auto", "cifar10", method)
-    found = []
+def _method_rows(method: str, runs: list[tuple[Result, Experiment]]) -> list[list[str]]:
+    """Return the cells from "run" on: first by published numbers, then runs that the paper does not have."""
+    runs = sorted(runs, key=lambda run: (-run[0].epochs, run[0].seed, run[0].name))
+    rows = []
     for theirs in (each for each in THEIRS if each.method == method):
         note = f" ({theirs.note})" if theirs.note else ""
-        beside = f"{theirs.measure} {theirs.accuracy}{note}"
-        same = [result for result in results if published(result.config) == theirs]
-        found += [_run(result, beside) for result in sorted(same, key=_order)]
+        number = f"{theirs.measure} {theirs.accuracy}{note}"
+        same = [run for run in runs if published(run[1]) == theirs]
+        rows += [_run_row(*run, number) for run in same]
         if not same:
-            told = ", ".join([*typed(theirs.settings), f"{own.epochs} epochs"])
-            found.append([f"{told}: not run yet", NONE, NONE, beside])
-    in_paper = {config.run_name() for part in PAPER.values() for config in part.configs}
-    others = [
-        result
-        for result in results
-        if published(result.config) is None and replace(result.config, seed=0).run_name() not in in_paper
-    ]
-    return found + [_run(result, NONE) for result in sorted(others, key=_order)]
+            epochs = make_experiment("cifar10", method=method).settings.train.epochs
+            rows.append(
+                [f"{', '.join([*typed(theirs.settings), f'{epochs} epochs'])}: not run yet", NONE, NONE, number]
+            )
+    in_paper = {experiment.name for part in PAPER.values() for experiment in part.experiments}
+    others = [run for run in runs if published(run[1]) is None and run[1].replace(seed=0).name not in in_paper]
+    return rows + [_run_row(*run, NONE) for run in others]
 
 
-def _run(result: Result, beside: str) -> list[str]:
-    config = result.config
-    told = [*typed(differing(config)), f"{config.epochs} epochs"]
-    told += [f"seed {config.seed}"] * (config.seed != 0)
+def _run_row(result: Result, experiment: Experiment, number: str) -> list[str]:
+    texts = [*typed(changed_options(experiment)), f"{result.epochs} epochs"]
+    texts += [f"seed {result.seed}"] * (result.seed != 0)
     values = [result.measure(measure) for measure in ("knn", "linear")]
-    url = f"../results/{result.path.name}"
-    linked = [f"[{value:.2f}]({url})" if value is not None else NONE for value in values]
-    return [f"{', '.join(told)}; {training(result)}", *linked, beside]
+    links = [f"[{value:.2f}](../results/{result.path.name})" if value is not None else NONE for value in values]
+    return [f"{', '.join(texts)}; {training(result)}", *links, number]
 
 
-def published(config: TrainConfig) -> Theirs | None:
-    """The number that a run with these settings is to be compared with."""
-    own = recipe_config("auto", "cifar10", config.method)
-    if any(getattr(config, name) != getattr(own, name) for name in ("data", "recipe", "network", "epochs")):
+def published(experiment: Experiment) -> Theirs | None:
+    """Return the number that a run with these settings is to be compared with."""
+    method = experiment.settings.method
+    own = make_experiment("cifar10", method=method)
+    fixed = ("data", "network", "epochs")
+    if own.recipe != experiment.recipe or any(experiment.options[name] != own.options[name] for name in fixed):
         return None
-    changed = differing(config)
+    changed = changed_options(experiment)
     for theirs in THEIRS:
         held = {name: changed[name] for name in theirs.settings if name in changed} if theirs.open else changed
-        if theirs.method == config.method and held == theirs.settings:
+        if theirs.method == method and held == theirs.settings:
             return theirs
     return None
 
 
-def differing(config: TrainConfig, *told: str) -> dict[str, Any]:
-    """What differs from the recipe, besides what a row tells anyway."""
-    base, left_out = config.base().identity(), ("epochs", "seed", *told)
-    return {name: value for name, value in config.identity().items() if name not in left_out and value != base[name]}
-
-
-def typed(settings: dict[str, Any]) -> list[str]:
-    return [f"`{' '.join(words)}`" for words in options(settings)]
+def typed(options: dict[str, Any]) -> list[str]:
+    return [f"`{' '.join(words)}`" for words in type_options(options)]
 
 
 def training(result: Result) -> str:
@@ -201,13 +234,10 @@ def training(result: Result) -> str:
 
 @cache
 def _size(method: str) -> tuple[int, str]:
-    """Its views, and what it keeps for CIFAR-10 besides the encoder that it trains."""
-    config = recipe_config("auto", "cifar10", method)
-    spec = nets.EncoderSpec(config.network, config.embedding, config.head, config.width)
-    built = methods.build(methods.Setting(config, images_of("cifar10"), nets.build(spec)))
-    kept = kept_bytes(built)
-    return len(methods.families(config)), f"{kept / 1e6:.1f} MB: {ABOUT[method][1]}" if kept > 1000 else NONE
-
-
-def _order(result: Result) -> tuple[Any, ...]:
-    return -result.config.epochs, result.config.seed, result.name
+    """Return its views, and the state that it has for CIFAR-10 besides the encoder."""
+    settings = make_experiment("cifar10", method=method).settings.resolve()
+    built = settings.method_type(settings.method_settings)
+    encoder = nets.build(nets.EncoderSpec(**to_json(settings.encoder)))
+    built.setup(MethodContext(encoder, DATASETS["cifar10"].train, settings.train))
+    size = kept_bytes(built)
+    return len(built.augmentations()), f"{size / 1e6:.1f} MB: {ABOUT[method][1]}" if size > 1000 else NONE

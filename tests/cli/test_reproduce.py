@@ -1,4 +1,4 @@
-"""`aag reproduce` on a small paper: runs what is missing, skips what is recorded, goes on, and says what went wrong."""
+"""`aag reproduce` on a small paper: run what is missing, skip what is recorded, resume, and report failures."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aag.training.reporter import Terminal
-from small_paper import RESULTS, RUNS, config, counts, installed, recorded, reproduce, starts
+from small_paper import RESULTS, RUNS, counts, experiment, install, recorded, reproduce, start_run, starts
 
 import aag
-from aag.paper import Cell, Table
-from aag.training import Run
+from aag.paper import Cell, Table, runner
+from aag.runs import Run
+from aag.training.progress import Progress
 
-paper = pytest.fixture(installed)
+paper = pytest.fixture(install)
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -30,8 +30,8 @@ def test_what_is_missing_is_run_recorded_and_then_skipped(npz):
     assert counts("table1") == [4, 0, 0, 0, 4]
     ran = reproduce("table1", "--column", "low")
     assert (ran.code, ran.err) == (0, "")
-    ours, theirs = (config(npz, **change).run_name() for change in ({}, {"loss": "nt-xent"}))
-    assert ran.out.startswith("2 runs, 0 recorded; to go: ?\n")
+    ours, theirs = (experiment(npz, **change).name for change in ({}, {"loss": "nt-xent"}))
+    assert ran.out.startswith("2 runs, 0 recorded; time left: ?\n")
     assert f"[1/2] {ours} (table1)\n" in ran.out
     assert f"[2/2] {theirs} (table1)\n" in ran.out
     assert f"recorded in results/{ours}.json\n" in ran.out
@@ -39,12 +39,12 @@ def test_what_is_missing_is_run_recorded_and_then_skipped(npz):
     assert ran.out.endswith("\n2 recorded\n")
     assert recorded() == sorted([ours, theirs])
     record = json.loads((RESULTS / f"{ours}.json").read_text())
-    assert record["settings"] == config(npz).identity()
+    assert record["settings"] == experiment(npz).settings.resolve("fp32").to_json()
     assert "positive_gradient" in record["curves"]
     assert (RESULTS / "tsne" / f"{theirs}.json").exists()  # figure 2 needs it, and here was the run
     assert counts("table1") == [4, 2, 0, 0, 2]
 
-    again = reproduce("table1", "--column", "low", "--knn-every", 1)  # it is the same run, however it is watched
+    again = reproduce("table1", "--column", "low", "--knn-every", 1)  # does not change the numbers: the same run
     assert (again.code, again.err, again.out) == (0, "", "2 runs, 2 recorded\n")
     assert starts(ours) == 1
     assert reproduce("figure1", "figure2").out == "2 runs, 2 recorded\n"
@@ -68,7 +68,7 @@ def test_a_run_that_fails_is_told_in_one_line_and_the_others_go_on(paper, npz):
     first, second = paper["table1"].rows
     damaged = Path("damaged.npz").resolve()
     damaged.write_bytes(b"")
-    broken = replace(second[1], config=config(damaged))
+    broken = replace(second[1], experiment=experiment(damaged))
     paper["table1"] = replace(paper["table1"], rows=(first, (second[0], broken)))
     ran = reproduce("table1", "--column", "high")
     assert ran.code == 2
@@ -79,17 +79,15 @@ def test_a_run_that_fails_is_told_in_one_line_and_the_others_go_on(paper, npz):
 
 @pytest.mark.usefixtures("paper")
 def test_an_unforeseen_error_of_one_run_is_told_in_full_and_the_others_go_on(monkeypatch):
-    import aag.training
+    real, calls = runner.train_run, []
 
-    real, calls = aag.training.train, []
-
-    def failing_once(*arguments: object) -> object:
+    def fail_once(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
         if len(calls) == 1:
             raise RuntimeError("cuDNN error")
-        return real(*arguments)
+        return real(*arguments, **options)
 
-    monkeypatch.setattr(aag.training, "train", failing_once)
+    monkeypatch.setattr(runner, "train_run", fail_once)
     ran = reproduce("table1", "--column", "low")
     assert ran.code == 2
     assert "Traceback" in ran.err
@@ -99,25 +97,51 @@ def test_an_unforeseen_error_of_one_run_is_told_in_full_and_the_others_go_on(mon
 
 @pytest.mark.usefixtures("paper")
 def test_a_record_that_cannot_be_read_back_is_no_success(monkeypatch):
-    import aag.records
+    real = runner.write_record
 
-    real = aag.records.write_record
-
-    def broken(*arguments: object) -> Path:
+    def damage(*arguments: Any) -> Path:
         path = real(*arguments)
         path.write_text("{")
         return path
 
-    monkeypatch.setattr(aag.records, "write_record", broken)
+    monkeypatch.setattr(runner, "write_record", damage)
     ran = reproduce("figure1")
     assert ran.code == 2
-    assert re.search(r"error: .*\.json was written and is no record: it is empty, cut off", ran.err)
+    assert re.search(r"error: .*\.json was written but is not a record: it is empty, cut off", ran.err)
+
+
+@pytest.mark.usefixtures("paper")
+def test_images_are_loaded_once_for_training_evaluation_and_the_next_run(monkeypatch):
+    real, seen = aag.data.load_pair, []
+
+    def load_pair(source: str, **options: Any) -> Any:
+        seen.append(source)
+        return real(source, **options)
+
+    for module in ("aag.data.loading", "aag.data"):
+        monkeypatch.setattr(sys.modules[module], "load_pair", load_pair, raising=False)
+    assert reproduce("table1", "figure2", "--column", "low").code == 0
+    assert len(recorded()) == 2
+    assert len(seen) == 1
+
+
+@pytest.mark.usefixtures("paper")
+@pytest.mark.parametrize("damage", [True, False])
+def test_a_run_folder_is_checked_before_images_are_loaded(npz, monkeypatch, damage):
+    run = start_run(experiment(npz), temperature=0.7)
+    if damage:
+        run.config_file.write_text("{")
+    monkeypatch.setattr(runner, "load_sets", lambda *_: pytest.fail("loaded"))
+    ran = reproduce("figure1")
+    assert ran.code == 2
+    told = "is damaged" if damage else "(temperature 0.7 there, 0.1 here); move it or use another --runs"
+    assert told in ran.err
 
 
 @pytest.mark.usefixtures("paper")
 def test_the_bundled_sample_as_a_row_of_its_own(paper):
-    cell = Cell("sample", "low", None, "knn", config("sample", batch_size=1000, epochs=1))
-    paper["table2"] = Table("table2", "Sample", "One run.", ("low",), ((cell,),))
+    cell = Cell("sample", "low", None, "knn", experiment("sample", batch_size=1000, epochs=1))
+    paper["table2"] = Table("table2", "Sample", "One run.", (), ("low",), ((cell,),))
     ran = reproduce("table2", "--dataset", "sample")
     assert (ran.code, ran.err) == (0, "")
     (name,) = recorded()
@@ -130,19 +154,19 @@ def test_nothing_to_run():
     ran = reproduce("figure3")
     assert (ran.code, ran.out) == (0, "nothing to run for figure3\n")
     planned = reproduce("figure3", "--plan")
-    assert (planned.code, planned.out, planned.err) == (0, "", "nothing to run in what is selected\n")
+    assert (planned.code, planned.out, planned.err) == (0, "", "nothing to run in this selection\n")
 
 
-def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def stop_at(monkeypatch: pytest.MonkeyPatch, number: int, signum: signal.Signals = signal.SIGINT) -> None:
     count = 0
 
-    def step(*_: object) -> None:
+    def on_step(*_: object) -> None:
         nonlocal count
         count += 1
         if count == number:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signum)
 
-    monkeypatch.setattr(Terminal, "step", step)
+    monkeypatch.setattr(Progress, "on_step", on_step)
 
 
 @pytest.mark.usefixtures("paper")
@@ -152,8 +176,8 @@ def test_a_stop_saves_and_the_same_command_goes_on(npz, monkeypatch, step):
         stop_at(patched, step)
         stopped = reproduce("table1", "--column", "low")
     assert stopped.code == 130
-    name = config(npz).run_name()
-    assert "Stopped and saved. The same command goes on where this one stopped; the run is in runs/" in stopped.out
+    name = experiment(npz).name
+    assert "Stopped and saved. The same command resumes from the last checkpoint, in runs/" in stopped.out
     assert "[2/2]" not in stopped.out
     assert recorded() == []
     assert counts("table1") == [4, 0, 1, 0, 3]
@@ -166,46 +190,12 @@ def test_a_stop_saves_and_the_same_command_goes_on(npz, monkeypatch, step):
 
 
 @pytest.mark.usefixtures("paper")
-def test_a_run_that_comes_from_another_machine_goes_on(monkeypatch, tmp_path):
-    """There the sets lay in a folder that is not here."""
-    gone, seen = tmp_path / "gone", []
-    gone.mkdir()
-    with monkeypatch.context() as patched:
-        stop_at(patched, 1)
-        assert reproduce("figure1", "--data-root", gone).code == 130
-    gone.rmdir()
-    real = aag.data.load_pair
-
-    def load_pair(source: str, root: Path | None, **options: Any) -> Any:
-        seen.append(root)
-        return real(source, root=root, **options)
-
-    monkeypatch.setattr(aag.data, "load_pair", load_pair)
-    assert reproduce("figure1").code == 0
-    assert seen == [None, None]  # for training and for evaluation
-    assert len(recorded()) == 1
-
-
-@pytest.mark.usefixtures("paper")
-def test_a_damaged_run_folder_is_told_as_such(npz):
-    run = Run.create(RUNS / config(npz).run_name(), config(npz))
-    run.config_file.write_text("{")
-    ran = reproduce("figure1")
-    assert ran.code == 2
-    assert f"can't read {run.config_file}" in ran.err
-
-
-@pytest.mark.usefixtures("paper")
-def test_ctrl_c_while_evaluating_says_that_the_same_command_goes_on(monkeypatch):
-    import aag.evaluate.run
-
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(aag.evaluate.run, "evaluate_run", interrupted)
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_outside_training_stops_with_a_word(monkeypatch, signum):
+    monkeypatch.setattr(runner, "evaluate_run", lambda *_, **__: signal.raise_signal(signum))
     ran = reproduce("figure1")
     assert ran.code == 130
-    assert "\nStopped. The same command goes on" in ran.out
+    assert "\nStopped. The same command resumes from the last checkpoint, in runs/" in ran.out
 
 
 # --- others at the same time ------------------------------------------------------------------------------------------
@@ -213,13 +203,13 @@ def test_ctrl_c_while_evaluating_says_that_the_same_command_goes_on(monkeypatch)
 
 @pytest.mark.usefixtures("paper")
 def test_a_run_that_another_process_trains_is_skipped(npz):
-    run = Run.create(RUNS / config(npz).run_name(), config(npz))
+    run = start_run(experiment(npz))
     with run.lock():
         ran = reproduce("table1", "--column", "low")
     assert (ran.code, ran.err) == (0, "")
     assert f"skipped: another process is training into {run.folder}\n" in ran.out
-    assert ran.out.endswith("\n1 skipped, 1 recorded; the same command looks again at what was skipped\n")
-    assert recorded() == [config(npz, loss="nt-xent").run_name()]
+    assert ran.out.endswith("\n1 skipped, 1 recorded; run the same command again for the skipped ones\n")
+    assert recorded() == [experiment(npz, loss="nt-xent").name]
 
 
 def test_two_processes_at_once_share_the_work(npz):
@@ -238,7 +228,7 @@ def test_two_processes_at_once_share_the_work(npz):
     ]  # fmt: skip
     said = [process.communicate(timeout=300) for process in both]
     assert [(process.returncode, err) for process, (_, err) in zip(both, said, strict=True)] == [(0, "")] * 2
-    assert recorded() == sorted(config(npz, **change).run_name() for change in ({}, {"lr": 0.3}))
+    assert recorded() == sorted(experiment(npz, **change).name for change in ({}, {"lr": 0.3}))
     for name in recorded():
         assert json.loads((RESULTS / f"{name}.json").read_text())["name"] == name
         assert [row["epoch"] for row in Run(RUNS / name).metrics() if row["kind"] == "epoch"] == [1, 2]
@@ -250,11 +240,11 @@ def test_two_processes_at_once_share_the_work(npz):
 @pytest.mark.usefixtures("paper")
 def test_a_damaged_record_is_told_and_made_anew(npz):
     RESULTS.mkdir()
-    path = RESULTS / f"{config(npz).run_name()}.json"
+    path = RESULTS / f"{experiment(npz).name}.json"
     path.write_text('{"name": ')
     listed = reproduce()
     assert listed.code == 0
-    assert re.fullmatch(rf"warning: {re.escape(str(path))} is passed over: [^\n]+\n", listed.err)
+    assert re.fullmatch(rf"warning: skipped {re.escape(str(path))}: [^\n]+\n", listed.err)
     ran = reproduce("figure1")
     assert ran.code == 0
     assert str(path) in ran.err
@@ -267,30 +257,22 @@ def test_a_stale_record_is_not_done_and_is_replaced(npz):
     assert reproduce("figure1").code == 0
     (path,) = RESULTS.glob("*.json")
     record = json.loads(path.read_text())
-    record["settings"]["temperature"] = 0.7
+    record["settings"]["method"]["temperature"] = 0.7
     path.write_text(json.dumps(record))
     shutil.rmtree(RUNS)
     assert counts("table1") == [4, 0, 0, 1, 3]
+    assert reproduce("figure1", "--list").out.endswith(" (figure1); temperature 0.7, now 0.1\n")
     assert reproduce("figure1").code == 0
-    assert json.loads(path.read_text())["settings"]["temperature"] == 0.1
+    assert json.loads(path.read_text())["settings"]["method"]["temperature"] == 0.1
 
 
 @pytest.mark.usefixtures("paper")
 def test_a_short_version_is_labelled_and_is_not_the_run(npz):
     ran = reproduce("figure1", "--epochs-scale", 0.5)
     assert (ran.code, ran.err) == (0, "")
-    short = config(npz, epochs=1).run_name()
+    short = experiment(npz, epochs=1).name
     assert f"[1/1] {short} (figure1; short version, 1 of 2 epochs)\n" in ran.out
     assert recorded() == [short]
     assert counts("figure1") == [1, 0, 0, 0, 1]
     assert counts("figure1", "--epochs-scale", 0.5) == [1, 1, 0, 0, 0]
     assert "Short versions: 0.5 of each run's epochs" in reproduce("--epochs-scale", 0.5).out
-
-
-@pytest.mark.usefixtures("paper")
-def test_a_run_folder_of_other_settings_is_told(npz):
-    Run.create(RUNS / config(npz).run_name(), config(npz, temperature=0.7))
-    ran = reproduce("figure1")
-    assert ran.code == 2
-    assert "holds a run with other settings; move it away or give another --runs" in ran.err
-    assert reproduce("figure1", "--runs", "others").code == 0

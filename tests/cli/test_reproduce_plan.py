@@ -1,22 +1,20 @@
-"""`aag reproduce`: what figures need besides records, the plan, the listing, and mistakes."""
+"""`aag reproduce`: what figures need besides records, the plan, the listing, figures as files, and mistakes."""
 
 import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from commands import refused
-from small_paper import RESULTS, RUNS, config, counts, installed, recorded, reproduce, starts
+from small_paper import RESULTS, RUNS, counts, experiment, install, recorded, reproduce, start_run, starts
 
 from aag.cli import main
 from aag.paper import PAPER
-from aag.training import Run
 
-paper = pytest.fixture(installed)
+paper = pytest.fixture(install)
+ROOT = Path(__file__).parents[2]
 
 
 # --- what figures need besides the record -----------------------------------------------------------------------------
@@ -25,7 +23,7 @@ paper = pytest.fixture(installed)
 @pytest.mark.usefixtures("paper")
 def test_a_projection_that_is_missing_is_made_without_training(npz):
     assert reproduce("figure2").code == 0
-    name = config(npz, loss="nt-xent").run_name()
+    name = experiment(npz, loss="nt-xent").name
     path, record = RESULTS / "tsne" / f"{name}.json", (RESULTS / f"{name}.json").read_bytes()
     projection = json.loads(path.read_text())
     assert projection["name"] == name
@@ -35,7 +33,7 @@ def test_a_projection_that_is_missing_is_made_without_training(npz):
     path.unlink()
     again = reproduce("figure2")
     assert (again.code, again.err) == (0, "")
-    assert again.out.endswith(f"projected in {path}\n\n1 projected\n")
+    assert again.out.endswith(f"t-SNE saved in {path}\n\n1 projected\n")
     assert (starts(name), (RESULTS / f"{name}.json").read_bytes()) == (1, record)
 
     path.unlink()
@@ -43,7 +41,7 @@ def test_a_projection_that_is_missing_is_made_without_training(npz):
     told = reproduce("figure2")
     assert told.code == 2
     assert "has no t-SNE projection, and its run folder runs/" in told.err
-    assert "is gone; delete the record to train it again\n" in told.err
+    assert "is gone; delete the record to train the run again\n" in told.err
     planned = reproduce("figure2", "--plan")
     assert "has no t-SNE projection" in planned.err
     assert "nothing to run" not in planned.err
@@ -56,7 +54,7 @@ def test_a_damaged_projection_is_told_and_made_anew(npz):
     assert reproduce("figure2").code == 0
     (path,) = (RESULTS / "tsne").iterdir()
     path.write_text("{")
-    assert f"warning: {path} is passed over: " in reproduce().err
+    assert f"warning: skipped {path}: " in reproduce().err
     assert reproduce("figure2").code == 0
     assert len(json.loads(path.read_text())["x"]) == 40
     assert reproduce().err == ""
@@ -86,7 +84,7 @@ def test_a_run_that_cannot_give_what_a_figure_needs_fails_and_says_so():
     path.write_text(json.dumps(record))
     told = reproduce("figure1")
     assert told.code == 2
-    assert "has no curves over the steps; move it and its record away to train it again" in told.err
+    assert "has no step curves; delete it and its record to train the run again" in told.err
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
@@ -104,16 +102,16 @@ def test_the_commands_of_a_plan_do_what_the_runner_does(npz, capsys):
         words = shlex.split(command)
         assert words[0] == "aag"
         assert main(words[1:]) == 0
-    name = config(npz, loss="nt-xent").run_name()
+    name = experiment(npz, loss="nt-xent").name
     assert recorded() == [name]
     assert (RESULTS / "tsne" / f"{name}.json").exists()
-    assert f"projected in results/tsne/{name}.json" in capsys.readouterr().out
+    assert f"t-SNE saved in results/tsne/{name}.json" in capsys.readouterr().out
 
     rest = reproduce("table1", "figure2", "--row", "theirs", "--plan")
     assert rest.out == high + "\n"
     nothing = reproduce("figure2", "--plan")
     assert (nothing.code, nothing.out) == (0, "")
-    assert nothing.err == "nothing to run: all that is selected is recorded\n"
+    assert nothing.err == "nothing to run: everything selected is recorded\n"
 
 
 @pytest.mark.usefixtures("paper")
@@ -133,7 +131,7 @@ def test_the_listing_names_every_table_and_figure():
     for part in PAPER.values():
         assert re.search(rf"^{part.id} .* {re.escape(part.title)}$", ran.out, re.MULTILINE)
     assert counts("table7") == [6, 0, 0, 0, 6]
-    assert "Six methods on three sets with two networks.\n" in ran.out
+    assert "Six methods on three data sets with two networks.\n" in ran.out
     assert counts("table1", "--dataset", "svhn") == [14, 0, 0, 0, 14]
     assert "table7" not in reproduce("--dataset", "svhn").out.split("\n\n")[0]
 
@@ -144,23 +142,23 @@ def test_each_run_is_listed_with_how_it_stands(npz):
     ran = reproduce("table1", "figure1", "--list")
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
-    ours, theirs = (config(npz, **change).run_name() for change in ({}, {"loss": "nt-xent"}))
-    assert re.fullmatch(rf"recorded  \d+ s +{re.escape(ours)} \(table1, figure1\)", lines[0])
+    ours, theirs = (experiment(npz, **change).name for change in ({}, {"loss": "nt-xent"}))
+    assert re.fullmatch(rf"recorded    \d+ s +{re.escape(ours)} \(table1, figure1\)", lines[0])
     (line,) = [line for line in lines if theirs in line]
-    assert re.fullmatch(rf"missing   about 1 min +{re.escape(theirs)} \(table1\)", line)
+    assert re.fullmatch(rf"missing     about 1 min +{re.escape(theirs)} \(table1\)", line)
     assert len(lines) == 4
     assert recorded() == [ours]
 
 
 def test_time_to_go_comes_from_the_records(tmp_path):
-    record = Path(__file__).parents[2] / "results" / "cifar10-resnet18-paper-seed0.json"
+    record = ROOT / "results" / "cifar10-resnet18-paper-seed0.json"
     copied = tmp_path / "some" / record.name
     copied.parent.mkdir()
     copied.write_bytes(record.read_bytes())
     ran = reproduce("--results", copied.parent)
     minutes = 5 * json.loads(record.read_text())["seconds"] / 60  # the other five of six, two views taken for three
     assert re.search(rf"^table7 .* {round(minutes)} min ", ran.out, re.MULTILINE)
-    assert "by the nearest records (NVIDIA H200" in ran.out
+    assert "estimated from similar records (NVIDIA H200" in ran.out
     assert reproduce("Table7", "--plan", "--results", copied.parent).out.startswith("aag train --data cifar10")
 
 
@@ -170,13 +168,16 @@ def test_time_to_go_comes_from_the_records(tmp_path):
         (["tabel1"], "unknown table or figure 'tabel1'; did you mean"),
         (["table1", "--row", "Instnace"], "unknown row 'Instnace'; did you mean Instance?"),
         (["--row", "Instnace"], "unknown row 'Instnace'; did you mean Instance"),
-        (["table1", "page"], "the page is of all tables and figures: aag reproduce page"),
-        (["--list"], "name a table or a figure, or all"),
-        (["--plan"], "name a table or a figure, or all"),
-        (["--shard", "1/2"], "name a table or a figure, or all"),
-        (["table1", "--epochs-scale", "0"], "--epochs-scale must lie above 0"),
-        (["--epochs-scale", "2"], "--epochs-scale must lie above 0"),
-        (["all", "--shard", "9/8"], "--shard takes a part and the number of parts, as in 2/8, not '9/8'"),
+        (["table1", "page"], "the page shows all tables and figures; use aag reproduce page alone"),
+        (["--list"], "need a table or figure (or all), such as table2"),
+        (["--save", "x.pdf"], "need a table or figure (or all), such as table2"),
+        (["table7", "--device", "gpu"], "unknown device 'gpu'"),
+        (["figure4", "--save", "x.gif", "--results", ROOT / "results"], "--save writes .pdf, .svg or .png, not '.gif'"),
+        (["figure4", "--save", "x.pdf"], "results has no record for figure4; run aag reproduce figure4 first"),
+        (["figure4", "figure5", "--save", "x.pdf"], "--save draws one figure, such as figure4, not figure4 figure5"),
+        (["table1", "--save", "x.pdf"], "--save draws one figure, such as figure4, not table1"),
+        (["--epochs-scale", "2"], "--epochs-scale must be above 0"),
+        (["all", "--shard", "9/8"], "--shard takes a part and the number of parts, such as 2/8, not '9/8'"),
     ],
 )
 def test_mistakes_are_told_in_one_line(words, told):
@@ -185,31 +186,21 @@ def test_mistakes_are_told_in_one_line(words, told):
 
 def test_results_that_cannot_be_written_are_told_before_training(npz, tmp_path):
     (tmp_path / "file").write_text("")
-    for place, told in ((tmp_path / "file", "is no folder of records"), (tmp_path / "file" / "x", "cannot write")):
+    for place, told in ((tmp_path / "file", "is not a folder of records"), (tmp_path / "file" / "x", "cannot write")):
         assert told in refused("reproduce", "table7", "--results", place)
     assert not RUNS.exists()
 
 
 @pytest.mark.parametrize("words", [["--k", "5"], ["--temperature", "0.2"], ["--linear-epochs", "1"]])
 def test_another_protocol_is_not_recorded(npz, words):
-    run = Run.create(RUNS / "run", config(npz))
+    run = start_run(experiment(npz))
     told = refused("evaluate", run.folder, "--record", RESULTS, *words)
-    assert "--record is for the protocol that all records share" in told
+    assert "--record takes the protocol that all records share" in told
 
 
 def test_tsne_without_a_record_has_no_place(npz):
-    run = Run.create(RUNS / "run", config(npz))
-    assert "--tsne is kept beside the record" in refused("evaluate", run.folder, "--tsne")
-
-
-@pytest.mark.parametrize("words", [["--help"], [], ["all", "--plan"]])
-def test_listing_and_planning_do_not_import_torch(words):
-    ran = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "aag", "reproduce", *words],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines() if line.startswith("import time:")}
-    assert not imported & {"torch", "numpy", "sklearn", "matplotlib"}
+    run = start_run(experiment(npz))
+    assert "--tsne is saved next to the record" in refused("evaluate", run.folder, "--tsne")
 
 
 def test_the_page_is_written_as_html_and_markdown(tmp_path, capsys):
@@ -222,3 +213,13 @@ def test_the_page_is_written_as_html_and_markdown(tmp_path, capsys):
     assert told.err.count("\n") == 1
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert text.read_text(encoding="utf-8").startswith("# ")
+
+
+def test_a_figure_is_saved_from_the_records(tmp_path):
+    out = tmp_path / "new" / "fig4.pdf"
+    ran = reproduce("figure4", "--save", out, "--results", ROOT / "results")
+    assert (ran.code, ran.out, ran.err) == (0, f"Figure 4 written to {out}\n", "")
+    assert out.read_bytes().startswith(b"%PDF")
+    assert not RESULTS.exists()
+    ran = reproduce("figure3", "--save", tmp_path / "fig3.svg", "--results", ROOT / "results")
+    assert ran.out.endswith("(missing: batch size 32: not run yet)\n")

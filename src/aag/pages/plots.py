@@ -123,10 +123,12 @@ def to_svg(chart: Chart) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
     used = set(re.findall(r"#(\w+)", svg))
-    svg = re.sub(r' id="(\w+)"', lambda found: found[0] if found[1] in used else "", svg)
+    svg = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in used else "", svg)
     # Coordinates to a tenth of a pixel; only inside tags, because the text between them holds results.
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d)\d+", r"\1", tag[0]), svg)
     svg = re.sub(r"\s+", " ", svg)
+    # The page's own font. Versions of matplotlib differ in how they name one.
+    svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     svg = re.sub(r"font: ([^;\"]*?)([\d.]+px)[^;\"]*", r"font: \1\2 system-ui, sans-serif", svg)
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box
@@ -199,7 +201,7 @@ def _draw_lines(chart: LineChart, axes: "Axes") -> None:
             beside = [ys[other] for other in (place - 1, place + 1) if 0 <= other < len(ys)] or [y]
             below = line.colour == 0 if several else sum(beside) / len(beside) > y
             offset = (0, -13 if below else 6)
-            axes.annotate(f"{y:.2f}", (x, y), offset, textcoords="offset points", ha="center", fontsize=9, color=colour)
+            axes.annotate(f"{y:.2f}", (x, y), offset, textcoords="offset points", ha="center", color=colour)
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     if chart.log:
@@ -232,7 +234,7 @@ def _draw_scatter(chart: ScatterChart, axes: "Axes") -> None:
             xs, ys = zip(*mine, strict=True)
             colour = light(f"class{number % 10}")
             axes.plot(xs, ys, MARKERS[number % len(MARKERS)], color=colour, markersize=3, markeredgewidth=0, label=name)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=5, fontsize=9, handletextpad=0.1, columnspacing=1)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=4, handletextpad=0.1, columnspacing=1)
 
 
 def _draw_images(chart: ImageChart, axes: "Axes") -> None:

@@ -100,12 +100,10 @@ class Results:
 
     def stale(self, experiment: Experiment) -> list[Stale]:
         """Return the records that have this run's name with any seed, but other settings."""
-        found = []
-        for result in self.all:
-            same = experiment.replace(seed=result.seed)
-            if result.name == same.name and (different := differs(result, same)):
-                found.append(Stale(result, different))
-        return found
+        seeds = {seed: experiment.replace(seed=seed) for seed in {result.seed for result in self.all}}
+        named = [result for result in self.all if result.name == seeds[result.seed].name]
+        found = [Stale(result, differs(result, seeds[result.seed])) for result in named]
+        return [stale for stale in found if stale.differences]
 
     def shorter(self, experiment: Experiment) -> list[list[Result]]:
         """Return the records of short versions of this run: with fewer epochs, or fewer rounds of the same length.

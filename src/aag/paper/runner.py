@@ -243,7 +243,7 @@ class Runner:
 
     def project(self, run: Run, sets: Sets) -> None:
         path = write_projection(run, self.options.results, device=self.options.device, sets=sets)
-        self.say(f"projected in {path}")
+        self.say(f"t-SNE saved in {path}")
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)

@@ -13,8 +13,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def page(folder: Path) -> Path:
-    from aag.report import write_pages
+    """The page of those records, with its Markdown in docs/reproduction.md next to it."""
+    from aag.paper.page import write_pages
 
     out = folder.parent / "reproduce.html"
-    write_pages(folder, out)
+    write_pages(folder, out, folder.parent / "docs" / "reproduction.md")
     return out

@@ -70,5 +70,5 @@ def test_rows_that_we_add_are_beside_the_papers_numbers():
     beside = next(row for row in rows if row[0].row == "AAG")
     for row in added:
         for cell, its in zip(row, beside, strict=True):
-            assert (cell.paper, cell.config is None) in ((None, True), (its.paper, False))
-    assert [sum(cell.config is not None for cell in row) for row in added] == [1, 2]
+            assert (cell.paper, cell.experiment is None) in ((None, True), (its.paper, False))
+    assert [sum(cell.experiment is not None for cell in row) for row in added] == [1, 2]

@@ -1,21 +1,32 @@
 """What is chosen of a table, in which parts, and the commands for it."""
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aag.config import METHODS, TrainConfig, recipe_config
 
 from aag import AAGError
-from aag.cli import train_config
-from aag.paper import PAPER, Results
-from aag.paper.plan import TSNE, Planned, Reproduce, Standing, command, lacking, select, standing, train_options, work
-from synthetic import record, write
+from aag.cli.train import parse_train
+from aag.methods import methods
+from aag.paper import PAPER, Experiment, Results, make_experiment
+from aag.paper.plan import (
+    TSNE,
+    PlannedRun,
+    Reproduce,
+    RunStatus,
+    command,
+    missing_needs,
+    run_status,
+    select,
+    train_options,
+    work,
+)
+from aag.training import Execution, find_recipe
+from synthetic import record, settings_of, write
 
 
-def runs(*what: str, **options: Any) -> list[Planned]:
+def runs(*what: str, **options: Any) -> list[PlannedRun]:
     return select(Reproduce(what, **options))
 
 
@@ -28,13 +39,13 @@ def names(*what: str, **options: Any) -> list[str]:
 
 def test_a_table_is_its_runs():
     for part in PAPER.values():
-        assert names(part.id) == [config.run_name() for config in part.configs]
+        assert names(part.id) == [each.name for each in part.experiments]
 
 
 def test_all_is_every_run_once():
     every = names("all")
     assert len(every) == len(set(every))
-    assert set(every) == {config.run_name() for part in PAPER.values() for config in part.configs}
+    assert set(every) == {each.name for part in PAPER.values() for each in part.experiments}
     assert names("table4", "all") == names("table4") + [name for name in every if name not in names("table4")]
 
 
@@ -49,8 +60,8 @@ def test_one_cell_one_row_one_column():
 def test_a_name_comes_before_a_part_of_one():
     assert names("table4", row="NT-Xent", column="lr 0.3") == ["cifar10-resnet18-paper-seed0-lr=0.3-loss=nt-xent"]
     assert len(names("table4", row="Xent")) == 4
-    assert {run.config.data for run in runs("table1", dataset="cifar10")} == {"cifar10"}
-    assert {run.config.data for run in runs("table1", dataset="cifar")} == {"cifar10", "cifar100"}
+    assert {run.experiment.options["data"] for run in runs("table1", dataset="cifar10")} == {"cifar10"}
+    assert {run.experiment.options["data"] for run in runs("table1", dataset="cifar")} == {"cifar10", "cifar100"}
     # In each table by itself: AAG is a row of table 1 and a part of two of table 2.
     assert len(names("table1", "table2", row="AAG", column="CIFAR-10, ResNet-18")) == 2
 
@@ -74,14 +85,17 @@ def test_a_figures_curves_are_its_rows():
         (("table1",), {"dataset": "cifar11"}, "unknown dataset 'cifar11'; did you mean cifar10"),
         (("table1",), {"network": "resnet17"}, "unknown network 'resnet17'; did you mean resnet18"),
         (("table1",), {"column": "SVHN, ResNet-19"}, "unknown column 'SVHN, ResNet-19'; did you mean SVHN, ResNet-18"),
-        (("figure6",), {"column": "x"}, "--column x: nothing that is selected has a column"),
-        (("table1",), {"row": "DeepCluster", "column": "SVHN, ResNet-18"}, "no run fits --row DeepCluster, --column"),
-        (("table2",), {"row": "tuned"}, "no run fits --row tuned"),
-        (("table1",), {"row": ""}, "an empty name fits everything"),
+        (("figure6",), {"column": "x"}, "--column x: nothing selected has a column"),
+        (
+            ("table1",),
+            {"row": "DeepCluster", "column": "SVHN, ResNet-18"},
+            "no run matches --row DeepCluster, --column",
+        ),
+        (("table2",), {"row": "tuned"}, "no run matches --row tuned"),
+        (("table1",), {"row": ""}, "an empty name matches everything"),
         (("table1",), {"seeds": 0}, "--seeds must be at least 1, not 0"),
-        (("table1",), {"device": "gpu"}, "unknown device 'gpu'"),
-        (("table3",), {"knn_every": 7}, "--knn-every 7 passes over epoch 200, which table3 shows"),
-        (("table3",), {"knn_every": 0}, "--knn-every 0 passes over epoch 200"),
+        (("table3",), {"knn_every": 7}, "--knn-every 7 skips epoch 200, which table3 shows"),
+        (("table3",), {"knn_every": 0}, "--knn-every 0 skips epoch 200"),
         *((("table1",), {"shard": shard}, "--shard takes") for shard in ("0/2", "3/2", "2", "a/b", "-1/2", "1/0")),
     ],
 )
@@ -95,12 +109,12 @@ def test_seeds_come_after_the_first_of_every_cell():
     first, both = names("table4"), names("table4", seeds=2)
     assert both[:4] == first
     assert both[4:] == [name.replace("seed0", "seed1") for name in first]
-    assert [run.config.seed for run in runs("table4", seeds=2)] == [0] * 4 + [1] * 4
+    assert [run.experiment.options["seed"] for run in runs("table4", seeds=2)] == [0] * 4 + [1] * 4
 
 
 def test_a_short_version_is_another_run_and_says_so():
     (run,) = runs("table4", row="NT-Xent", column="lr 0.03", epochs_scale=0.1)
-    assert (run.config.epochs, run.epochs) == (20, 200)
+    assert (run.experiment.options["epochs"], run.full_epochs) == (20, 200)
     assert run.name == "cifar10-resnet18-paper-seed0-epochs=20-loss=nt-xent"
     assert run.label == f"{run.name} (table4; short version, 20 of 200 epochs)"
 
@@ -108,10 +122,11 @@ def test_a_short_version_is_another_run_and_says_so():
 @pytest.mark.parametrize(("what", "scale"), [("table3", 0.01), ("table3", 0.02), ("table2", 0.01), ("table3", 0.1)])
 def test_a_short_version_is_looked_at_where_a_table_shows_it(what, scale):
     (run,) = runs(what, row="AAG", dataset="cifar10", network="resnet18", epochs_scale=scale)
-    assert run.config.epochs == 1000 * scale
-    assert all((run.config.epochs * point // 5) % run.config.knn_every == 0 for point in range(1, 6))
-    assert all(run.config.knn_every == 5 for run in runs("table3", "table7"))
-    with pytest.raises(AAGError, match="--knn-every 7 passes over epoch 20, which table3 shows"):
+    epochs, every = run.experiment.options["epochs"], run.execution.knn_every
+    assert epochs == 1000 * scale
+    assert all((epochs * point // 5) % every == 0 for point in range(1, 6))
+    assert all(run.execution.knn_every == 5 for run in runs("table3", "table7"))
+    with pytest.raises(AAGError, match="--knn-every 7 skips epoch 20, which table3 shows"):
         runs("table3", epochs_scale=0.1, knn_every=7)
 
 
@@ -126,24 +141,24 @@ def test_what_tables_and_figures_need_of_a_record():
     assert [run.needs for run in runs("table3", row="AAG", seeds=2)] == [points, points]
 
 
-def test_a_point_of_a_curve_that_was_passed_over_is_lacking(tmp_path):
+def test_a_point_of_a_curve_that_was_passed_over_is_missing_needs(tmp_path):
     (run,) = runs("table3", row="AAG")
-    write(tmp_path, record(run.config, knn_by_epoch=[[200, 84.0], [1000, 91.0]]))
-    assert lacking(run, Results(tmp_path)) == {"knn@400", "knn@600", "knn@800"}
+    write(tmp_path, record(run.experiment, knn_by_epoch=[[200, 84.0], [1000, 91.0]]))
+    assert missing_needs(run, Results(tmp_path)) == {"knn@400", "knn@600", "knn@800"}
 
 
-def test_a_measure_that_a_table_shows_may_be_lacking(tmp_path):
+def test_a_measure_that_a_table_shows_may_be_missing_needs(tmp_path):
     (run,) = runs("table6")
-    write(tmp_path, record(run.config, evaluation=[]))
-    assert lacking(run, Results(tmp_path)) == {"linear"}
-    assert standing(run, Results(tmp_path)) is Standing.PARTIAL
+    write(tmp_path, record(run.experiment, evaluation=[]))
+    assert missing_needs(run, Results(tmp_path)) == {"linear"}
+    assert run_status(run, Results(tmp_path)) is RunStatus.INCOMPLETE
 
 
 def test_what_figure_6_shows_is_projected_whatever_it_is_run_for():
-    shown = {run.name for run in runs("table4", "table7") if run.projected}
+    shown = {run.name for run in runs("table4", "table7") if run.needs_projection}
     assert shown == set(names("figure6"))
     for run in runs("table4"):
-        assert command(run, Path("results")).endswith(" --tsne") is run.projected
+        assert command(run, Path("results")).endswith(" --tsne") is run.needs_projection
 
 
 # --- shards -----------------------------------------------------------------------------------------------------------
@@ -157,74 +172,80 @@ def test_shards_are_disjoint_and_together_all(what, count):
 
 @pytest.mark.parametrize(("what", "count"), [("all", 2), ("all", 8), ("table1", 2), ("table1", 3), ("table2", 2)])
 def test_shards_are_about_as_much_work(what, count):
-    loads = [sum(work(run.config) for run in runs(what, shard=f"{part}/{count}")) for part in range(1, count + 1)]
+    loads = [sum(work(run.experiment) for run in runs(what, shard=f"{part}/{count}")) for part in range(1, count + 1)]
     assert max(loads) < 1.15 * sum(loads) / count
-    networks = [{run.config.network for run in runs("table1", shard=f"{part}/2")} for part in (1, 2)]
+    networks = [{run.experiment.options["network"] for run in runs("table1", shard=f"{part}/2")} for part in (1, 2)]
     assert networks == [{"resnet18", "alexnet"}] * 2
 
 
 # --- how a run stands -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_folder_of_other_settings_is_not_begun(tmp_path):
-    from aag.training import Run
-
+def test_a_run_folder_with_other_settings_is_not_started(tmp_path):
     (run,) = runs("table6", runs=tmp_path)
     results = Results(tmp_path / "none")
-    assert standing(run, results) is Standing.MISSING
-    Run.create(run.folder, replace(run.config, seed=7))
-    (run.folder / "last.ckpt").write_bytes(b"")
-    assert standing(run, results) is Standing.MISSING
-    (run.folder / "config.json").unlink()
-    Run.create(run.folder, replace(run.config, knn_every=17))
-    assert standing(run, results) is Standing.BEGUN
-    (run.folder / "config.json").write_text("{")
-    assert standing(run, results) is Standing.MISSING
+    assert run_status(run, results) is RunStatus.MISSING
+    run.run.folder.mkdir()
+    run.run.start(settings_of(run.experiment, seed=7))
+    run.run.checkpoint.write_bytes(b"")
+    assert run_status(run, results) is RunStatus.MISSING
+    run.run.config_file.unlink()
+    run.run.checkpoint.unlink()
+    run.run.start(settings_of(run.experiment))
+    assert run_status(run, results) is RunStatus.MISSING
+    run.run.checkpoint.write_bytes(b"")
+    assert run_status(run, results) is RunStatus.STARTED
+    run.run.config_file.write_text("{")
+    assert run_status(run, results) is RunStatus.MISSING
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 OTHERS = [
-    TrainConfig(recipe="demo"),
-    replace(recipe_config("demo", "sample"), width=4, schedule="step", decay_at=(0.5,), flip=False, seed=3),
-    replace(recipe_config("moco", "cifar10", "moco"), warmup_epochs=None, symmetric=True, precision="fp32"),
-    replace(recipe_config("paper", "my photos [old]/a'b.npz"), image_size=64, out=Path("a b"), data_root=Path("c d")),
-    replace(
-        recipe_config("demo", "cifar10", "and"), lr=1e-05, weight_decay=0.0, decay_at=(0.25, 0.5, 0.75), warmup_epochs=0
+    (make_experiment("sample"), Execution()),
+    (make_experiment("sample", width=4, schedule="step", decay_at=(0.5,), flip=False, seed=3), Execution(knn_every=2)),
+    (make_experiment("cifar10", method="moco", warmup_epochs=None, symmetric=True, precision="fp32"), Execution()),
+    (make_experiment("my photos [old]/a'b.npz", image_size=64), Execution(out=Path("a b"), data_root=Path("c d"))),
+    (
+        make_experiment(
+            "cifar10", "demo", "and", lr=1e-05, weight_decay=0.0, decay_at=(0.25, 0.5, 0.75), warmup_epochs=0
+        ),
+        Execution(device="cuda:1"),
     ),
-    replace(recipe_config("paper", "cifar10"), network="vit_tiny_patch16_224", checkpoint_minutes=0.5),
-]
+    (make_experiment("cifar10", network="vit_tiny_patch16_224"), Execution(checkpoint_minutes=0.5)),
+    *((make_experiment("svhn", recipe, method, bn_group_size=0), Execution())
+      for recipe in ("simclr", "moco", "demo") for method in ("aag", "simclr")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("config", OTHERS)
-def test_any_config_is_written_as_options_and_read_back(config):
-    assert train_config(shlex.split(shlex.join(train_options(config)))) == replace(config, recipe=config.base().recipe)
+def check_round_trip(experiment: Experiment, execution: Execution, words: list[str]) -> None:
+    request = parse_train(words)
+    assert (request.settings, request.recipe, request.execution) == (experiment.settings, experiment.recipe, execution)
 
 
-@pytest.mark.parametrize("recipe", ["simclr", "moco", "paper", "demo"])
-@pytest.mark.parametrize("method", ["aag", "simclr"])
-def test_a_method_in_the_place_of_a_recipes_own_is_written(recipe, method):
-    config = replace(recipe_config(recipe, "svhn", method), method=method, norm_images=0)
-    assert train_config(train_options(config)) == config
+@pytest.mark.parametrize(("experiment", "execution"), OTHERS)
+def test_any_run_is_written_as_options_and_read_back(experiment, execution):
+    check_round_trip(experiment, execution, shlex.split(shlex.join(train_options(experiment, execution))))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", methods())
 def test_every_recipe_is_written_in_a_few_words(method):
-    config = recipe_config("auto", "cifar10", method)
-    words = train_options(config)
+    experiment = make_experiment("cifar10", method=method)
+    execution = Execution(knn_every=find_recipe(experiment.recipe, method).knn_every)
+    words = train_options(experiment, execution)
     assert len(words) <= 6
-    assert train_config(words) == config
+    check_round_trip(experiment, execution, words)
 
 
 def test_the_commands_of_every_run_give_exactly_that_run():
     options = {"device": "cuda:1", "data_root": Path("/my data"), "knn_every": 1, "runs": Path("my runs")}
-    for run in runs("all") + runs("all", seeds=2, epochs_scale=0.013, **options):
+    for run in runs("all")[::4] + runs("all", seeds=2, epochs_scale=0.013, **options)[::9]:
         train, evaluate = command(run, Path("my results")).split(" && ")
         words = shlex.split(train)
         assert words[:2] == ["aag", "train"]
-        assert train_config(words[2:]) == run.config
+        check_round_trip(run.experiment, run.execution, words[2:])
         words = shlex.split(evaluate)
-        assert words[:5] == ["aag", "evaluate", str(run.folder), "--record", "my results"]
+        assert words[:5] == ["aag", "evaluate", str(run.run.folder), "--record", "my results"]
         assert ("--tsne" in words) == (TSNE in run.needs)
-        assert ("cuda:1" in words) == (run.config.device == "cuda:1")
-        assert ("/my data" in words) == (run.config.data_root is not None)
+        assert ("cuda:1" in words) == (run.execution.device == "cuda:1")
+        assert ("/my data" in words) == (run.execution.data_root is not None)

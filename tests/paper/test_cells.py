@@ -1,0 +1,285 @@
+"""Our number of each cell, and what a table and the summary say of it."""
+
+from pathlib import Path
+
+import pytest
+
+from aag.paper import Cell, Experiment, Figure, Results, make_experiment
+from aag.paper.cells import CellResult, TableResult, find_cell, find_tables, label
+from aag.paper.protocol import describe_origin, describe_protocols, describe_training
+from aag.paper.summary import Summary
+from synthetic import PAPER, record, write
+
+
+def method(name: str, **options: object) -> Experiment:
+    return make_experiment("cifar10", method=name, **options)
+
+
+def whole(folder: Path, table: str) -> TableResult:
+    return next(each for each in find_tables(Results(folder)) if each.table.id == table)
+
+
+def shown(folder: Path, table: str, row: str, column: int = 0) -> CellResult:
+    return next(cells for cells in whole(folder, table).rows if cells[0].cell.row == row)[column]
+
+
+def test_several_seeds_are_their_mean_with_range_and_number(folder):
+    cell = shown(folder, "table7", "full model")
+    assert cell.state == "done"
+    assert cell.values == (88.9, 88.7, 89.0)
+    assert cell.mean == pytest.approx(88.8667, abs=1e-4)
+    assert (cell.range, cell.ours) == ("88.70–89.00, n = 3", "88.87 (88.70–89.00, n = 3)")
+    assert cell.difference == 0.57
+    assert cell.is_close
+
+
+def test_a_single_seed_has_no_range(folder):
+    cell = shown(folder, "table7", "NT-Xent")
+    assert cell.range == ""
+    assert cell.difference == -0.3
+    assert cell.is_close
+    assert not shown(folder, "table7", "two basic views").is_close
+
+
+@pytest.mark.parametrize(("knn", "close"), [(87.8, True), (87.79, False), (88.3, True), (99.0, True)])
+def test_half_a_point_below_the_paper_is_the_limit(tmp_path, knn, close):
+    write(tmp_path, record(PAPER, knn))
+    assert shown(tmp_path, "table7", "full model").is_close == close
+
+
+def test_a_row_that_we_add_is_shown_and_counts_in_no_sum(tmp_path):
+    before = Summary(tmp_path).headline
+    write(tmp_path, record(make_experiment("svhn", flip=False), 95.2))
+    content = Summary(tmp_path)
+    assert content.headline == before
+    first = content.tables[0]
+    (shown,) = [each for each in first.cells if each.values]
+    assert (shown.name, shown.ours, shown.difference) == ("AAG without flip, SVHN, ResNet-18", "95.20", -0.1)
+    assert (first.close, first.below, first.order) == ([], [], "")
+    assert first.tally == "0 of 34 cells run"
+
+
+def test_what_is_far_above_the_paper_is_named(tmp_path):
+    write(tmp_path, record(PAPER, 91.3))
+    write(tmp_path, record(method("isif"), 87.0))
+    points = Summary(tmp_path).lists()["More than 3 points above the paper: the setups probably differ"]
+    assert [(label(*point.parts), point.name) for point in points] == [
+        ("Table 1", "ISIF, CIFAR-10, ResNet-18"),
+        ("Table 5", "ISIF (kNN), NT-Xent"),
+    ]
+
+
+def test_what_cannot_be_compared_is_shown_and_counts_nowhere(tmp_path):
+    before = Summary(tmp_path).headline
+    write(tmp_path, record(PAPER.replace(network="alexnet"), 85.0))
+    summary = Summary(tmp_path)
+    assert summary.headline == before
+    assert "not counted (our AlexNet is not the paper's)" in before
+    (cell,) = summary.tables[0].incomparable
+    assert (cell.name, cell.difference, cell.is_close) == ("AAG, CIFAR-10, AlexNet", 10.1, False)
+    assert summary.tables[0].tally == "1 of 34 cells run; 1 not comparable"
+    assert [point.cell for point in summary.lists()["Run, but not comparable with the paper"]] == [cell]
+
+
+def test_a_short_version_is_never_the_number(folder):
+    cell = shown(folder, "table7", "StepLR")
+    assert (cell.state, cell.note) == ("short", "20 of 200 epochs")
+    assert cell.difference is None
+    assert not cell.is_close
+
+
+def test_an_epoch_of_a_short_run_stands_for_the_same_share(tmp_path):
+    write(tmp_path, record(PAPER.replace(epochs=100), 80.0))
+    cell = shown(tmp_path, "table3", "AAG", 1)
+    assert (cell.state, cell.note) == ("short", "epoch 40 of 100, not 400 of 1000")
+    curve = dict(cell.results[0].record["knn_by_epoch"])
+    assert cell.values == (curve[40],)
+
+
+def test_the_longest_of_short_versions_is_taken(tmp_path):
+    for epochs in (20, 100, 50):
+        write(tmp_path, record(PAPER.replace(epochs=epochs), 70 + epochs / 10))
+    cell = shown(tmp_path, "table7", "full model")
+    assert cell.note == "100 of 200 epochs"
+    assert cell.values == (80.0,)
+
+
+def test_a_stale_record_shows_no_number(folder):
+    cell = shown(folder, "table7", "RandAugment")
+    assert cell.state == "missing"
+    assert len(cell.stale) == 1
+    assert str(cell.stale[0]) == "momentum 0.5, now 0.9"
+    assert cell.values == ()
+
+
+def test_what_a_record_lacks_is_said(folder):
+    cell = shown(folder, "table5", "SimCLR, τ 0.5 (linear)")
+    assert (cell.state, cell.note) == ("unmeasured", "recorded without linear")
+
+
+def test_quoted_and_other_numbers_are_marked(folder):
+    assert shown(folder, "table1", "SimCLR").paper == "82.3†"
+    assert shown(folder, "table1", "AAG").paper == "88.3"
+    other = shown(folder, "table2", "SimCLR, tuned (kNN)")
+    assert (other.state, other.paper) == ("elsewhere", "91.4‡")
+    empty = shown(folder, "table1", "DeepCluster", 2)
+    assert (empty.state, empty.paper) == ("empty", "–")
+
+
+def test_the_order_of_the_rows_is_compared(tmp_path):
+    def order() -> str:
+        return whole(tmp_path, "table7").order
+
+    assert order() == ""
+    write(tmp_path, record(PAPER, 88.0))
+    write(tmp_path, record(PAPER.replace(auxiliary="none"), 85.0))
+    assert order() == "All rows that were run are in the paper's order."
+    write(tmp_path, record(PAPER.replace(auxiliary="basic"), 84.0))
+    assert order().startswith("2 of 3 pairs of rows are in the paper's order. Not so: ")
+    assert "two basic views 85.00 ≥ three basic views 84.00" in order()
+
+
+def test_only_what_is_measured_alike_is_compared(tmp_path):
+    write(tmp_path, record(PAPER.replace(epochs=1000), 91.0, 90.0))  # the paper's linear is above its kNN; not so ours
+    assert whole(tmp_path, "table2").order == ""
+    write(tmp_path, record(method("super-and", network="resnet18+sobel"), 92.0))
+    assert whole(tmp_path, "table2").order == (
+        "0 of 1 pairs of rows with the same measure are in the paper's order. "
+        "Not so: Super-AND (kNN) 92.00 ≥ AAG (kNN) 91.00 (CIFAR-10, ResNet-18)."
+    )
+    assert "same measure" not in whole(tmp_path, "table3").order
+
+
+def test_a_difference_is_of_the_numbers_as_shown():
+    for hundredths in range(8780, 8880):  # seeds whose mean lies between two hundredths
+        cell = CellResult(Cell("", "", 88.3, "knn", PAPER), "done", values=(hundredths / 100, hundredths / 100 + 0.01))
+        assert cell.difference == round(float(f"{cell.mean:.2f}") - 88.3, 2)
+
+
+def test_the_headline_counts_each_run_once(tmp_path):
+    assert Summary(tmp_path).headline.startswith("Runs: 0 of 35 done, 0 of these within 0.5")
+    write(tmp_path, record(PAPER, 88.0))  # a cell of Tables 1, 4 and 7
+    write(tmp_path, record(method("instance"), 50.0))
+    assert Summary(tmp_path).headline.startswith(
+        "Runs: 2 of 35 done, 1 of these within 0.5 points of the paper or above it, in every table. "
+        "AAG's own: 1 of 14 done, 1 of these within 0.5 points of the paper or above it."
+    )
+    found = find_tables(Results(tmp_path))
+    assert found[0].describe_close() == "1 of 16 cells (AAG, CIFAR-10, ResNet-18)"
+    assert found[0].describe_open() == "32 of 34 cells"
+    assert found[6].tally == "1 of 6 cells run; 1 of 1 within 0.5 of the paper, or above"
+
+
+def test_a_run_is_reproduced_if_all_its_cells_are(tmp_path):
+    write(tmp_path, record(method("isif"), 83.0))  # Table 5 has 83.3, Table 1 has 83.6
+    assert "Runs: 1 of 35 done, 0 of these" in Summary(tmp_path).headline
+
+
+def test_a_tables_own_comparison_stands_beside_the_papers(folder):
+    tables = {one.table.id: one.gains for one in find_tables(Results(folder))}
+    assert tables["table7"] == (
+        "Against “full model”, ours (the paper's): two basic views −4.87 (−2.5); three basic views −2.17 (−1.4); "
+        "NT-Xent −2.37 (−1.5)."
+    )
+    assert tables["table4"] == "Against “NT-Xent”, ours (the paper's): GNT-Xent, lr 0.03 +2.37 (+1.5)."
+    assert tables["table1"] == tables["table5"] == ""
+
+
+def test_a_comparison_along_a_row(tmp_path):
+    isif = method("isif")
+    write(tmp_path, record(isif, 82.0))
+    write(tmp_path, record(isif.replace(loss="gnt-xent"), 84.5))
+    told = find_tables(Results(tmp_path))[4].gains
+    assert told == "Against “NT-Xent”, ours (the paper's): ISIF (kNN), GNT-Xent +2.50 (+2.2)."
+
+
+def test_fewer_rounds_of_a_run_are_a_short_version(tmp_path):
+    write(tmp_path, record(method("and", epochs=400, rounds=2), 84.4))
+    (shown,) = find_tables(Results(tmp_path))[0].with_state("short")
+    assert (shown.name, shown.note, shown.ours) == ("AND, CIFAR-10, ResNet-18", "400 of 1000 epochs", "84.40")
+    write(tmp_path, record(method("and", epochs=400), 70.0))  # five rounds of 80
+    (shown,) = find_tables(Results(tmp_path))[0].with_state("short")
+    assert shown.values == (70.0,)  # one of them, and never the mean of both
+
+
+def test_what_is_not_run_here_is_named(folder):
+    points = Summary(folder).lists()["Not run here, and why"]
+    what = [(label(part), point.name) for point in points for part in point.parts]
+    assert ("Table 6", "AMDIM, ResNet-50 (25 ×)") in what
+    assert [part for part, _ in what if part.startswith("Figure")] == ["Figure 1"]
+
+
+def test_a_figure_that_is_drawn_is_not_therefore_reproduced(folder):
+    def figures(head: str) -> list[str]:
+        return [part.id for each in Summary(folder).lists()[head] for part in each.parts if isinstance(part, Figure)]
+
+    assert figures("Within 0.5 points of the paper, or above") == []
+    assert figures("Drawn from our runs") == ["figure2", "figure4", "figure5", "figure6"]
+    assert figures("Not run yet") == ["figure3"]
+
+
+def test_what_is_wrong_with_the_records_is_told(folder, tmp_path):
+    told = Summary(folder).warnings
+    assert len(told) == 3
+    assert told[0].startswith(f"skipped {folder / 'damaged.json'}: ")
+    assert Summary(tmp_path).warnings == [f"there is no record in {tmp_path}: the page shows only the paper's numbers"]
+    write(tmp_path, record(PAPER))
+    assert Summary(tmp_path).warnings == []
+    none = tmp_path / "none"
+    assert Summary(none).warnings == [f"there is no folder {none}: the page shows only the paper's numbers"]
+
+
+def test_a_protocol_is_that_of_the_records(tmp_path):
+    made = record(PAPER)
+    made["evaluation"][0]["protocol"]["k"] = 7
+    write(tmp_path, made)
+    (said,) = describe_protocols(["knn", "knn@200"], Results(tmp_path).all)
+    assert "k = 7, τ = 0.1" in said
+    assert "128-d embedding" in said
+    write(tmp_path, record(PAPER.replace(seed=1)))
+    write(tmp_path, record(PAPER.replace(seed=2)))
+    usual, other = describe_protocols(["knn"], Results(tmp_path).all)  # two ways to measure are two numbers
+    assert "k = 200" in usual
+    assert "k = 7, τ = 0.1, cosine similarity of the 128-d embedding" in other
+    assert other.endswith(f"Only for {PAPER.name}.")
+    assert "Adam at 0.01" in describe_protocols(["linear"], [])[0]  # nothing measured yet: as it is going to be
+
+
+def test_how_runs_are_trained_is_told_by_method():
+    configs = [PAPER.replace(batch_size=size) for size in (64, 128, 256)]
+    configs += [method(name) for name in ("deepcluster", "and")]
+    ours, clusters, rounds = describe_training(configs)
+    assert ours == (
+        "Training (aag): 200 epochs, batch 64, 128 or 256, SGD at 0.03 per 128 images, cosine schedule, "
+        "gnt-xent, τ 0.1, basic augmentation “paper”."
+    )
+    assert "constant schedule, its own loss, basic augmentation “crop”." in clusters  # without a temperature
+    assert "Training (and): 1000 epochs in 5 rounds, " in rounds
+    assert describe_training([]) == []
+
+
+def test_sizes_that_differ_are_told_by_what_decides_them(tmp_path):
+    alexnet, clusters = PAPER.replace(network="alexnet"), method("deepcluster")
+    for config, embedding, features in ((PAPER, 128, 512), (alexnet, 128, 1024), (clusters, 512, 512)):
+        made = record(config, linear=80.0)
+        for row, size in zip(made["evaluation"], (embedding, features), strict=True):
+            row["protocol"]["dimensions"] = size
+        write(tmp_path, made)
+    knn, linear = describe_protocols(["knn", "linear"], Results(tmp_path).all)
+    assert "128-d embedding (512-d of deepcluster)" in knn
+    assert "512-d features (1024-d of alexnet)" in linear
+
+
+def test_where_a_record_comes_from(tmp_path):
+    made = record(PAPER)
+    made["sessions"] += [{"gpu": None, "cpu": "x86_64", "commit": "0123456789abcdef0123456789abcdef01234567"}]
+    write(tmp_path, made)
+    told = describe_origin(Results(tmp_path).all[0])
+    assert told["machine"] == "NVIDIA H200, x86_64"
+    assert told["commit"] == "abc123, 0123456789ab"
+    assert told["training"] == "5 min 00 s"
+
+
+def test_a_cell_of_a_measure_that_was_not_logged(tmp_path):
+    write(tmp_path, record(PAPER))
+    assert find_cell(Cell("a", "b", 80.0, "knn@3", PAPER), Results(tmp_path)).state == "unmeasured"

@@ -1,0 +1,95 @@
+"""The paper's tables and figures as data, and short versions of their runs."""
+
+import pytest
+
+from aag import AAGError
+from aag.paper import PAPER, Figure, Table, make_experiment
+from aag.paper.plan import find_parts
+
+MAIN = make_experiment("cifar10")
+
+
+def test_there_are_seven_tables_and_six_figures():
+    assert list(PAPER) == [*(f"table{n}" for n in range(1, 8)), *(f"figure{n}" for n in range(1, 7))]
+    assert all(isinstance(part, Table) == name.startswith("table") for name, part in PAPER.items())
+
+
+def test_no_two_cells_of_a_table_are_the_same_measure_of_the_same_run():
+    for part in PAPER.values():
+        if isinstance(part, Table):
+            cells = [(cell.experiment.name, cell.measure) for cell in part.cells if cell.experiment]
+            assert len(cells) == len(set(cells))
+
+
+def test_the_main_cell_is_the_recipe():
+    table = PAPER["table1"]
+    assert isinstance(table, Table)
+    (cell,) = [cell for cell in table.cells if (cell.row, cell.column) == ("AAG", "CIFAR-10, ResNet-18")]
+    assert (cell.paper, cell.measure, cell.quoted) == (88.3, "knn", False)
+    assert cell.experiment == MAIN
+
+
+def test_empty_cells_and_numbers_of_others_have_no_run():
+    cells = [cell for part in PAPER.values() if isinstance(part, Table) for cell in part.cells]
+    assert all((cell.experiment is None) == (cell.paper is None or bool(cell.elsewhere)) for cell in cells)
+
+
+def test_alexnet_columns_are_not_comparable():
+    cells = [cell for part in PAPER.values() if isinstance(part, Table) for cell in part.cells]
+    assert all(bool(cell.incomparable) == cell.column.endswith("AlexNet") for cell in cells)
+
+
+def test_the_runs_of_a_sweep_have_their_place():
+    figure = PAPER["figure3"]
+    assert isinstance(figure, Figure)
+    sizes = [(series.x, series.experiment.settings.train.batch_size) for series in figure.series]
+    assert sizes == [(size, size) for size in (32, 64, 128, 256, 512, 1024)]
+
+
+def test_the_paper_is_not_made_to_say_what_it_does_not():
+    behaviours = {name: part.behaviour for name, part in PAPER.items() if isinstance(part, Figure)}
+    assert "zero" not in behaviours["figure5"]
+    assert "demonstrate the advantages of GNT-Xent over NT-Xent" in behaviours["figure5"]
+    assert PAPER["table5"].columns == ("NT-Xent", "GNT-Xent")  # as the paper heads them
+    assert "SimCLR's own loss is NT-Xent. ISIF's own loss has a second term" in PAPER["table5"].notes[0]
+
+
+def test_texts_are_short_sentences():
+    for part in PAPER.values():
+        for text in (part.shows, *part.notes, getattr(part, "behaviour", "")):
+            assert all(len(sentence.split()) <= 35 for sentence in text.split(". ")), text
+
+
+def test_unknown_tables_get_a_suggestion():
+    with pytest.raises(AAGError, match=r"unknown table or figure 'tabel4'; did you mean .*table4"):
+        find_parts(["tabel4"])
+
+
+# --- short versions ---------------------------------------------------------------------------------------------------
+
+
+def test_a_short_version_has_its_own_name():
+    short = MAIN.shorten(0.1)
+    assert short == MAIN.replace(epochs=20)
+    assert short.name == "cifar10-resnet18-paper-seed0-epochs=20"
+    assert MAIN.shorten(1) is MAIN
+
+
+def test_a_short_version_keeps_its_rounds():
+    rounds = make_experiment("cifar10", method="and")
+    assert rounds.shorten(0.0001).settings.train.epochs == rounds.settings.train.rounds == 5
+    assert rounds.shorten(0.011).settings.train.epochs == 10
+
+
+@pytest.mark.parametrize("scale", [0.001, 0.1, 0.5])
+def test_every_short_version_is_valid_even_with_a_warm_up(scale):
+    for part in PAPER.values():
+        for experiment in part.experiments:
+            experiment.shorten(scale).settings.resolve()
+            experiment.replace(warmup_epochs=10).shorten(scale).settings.resolve()
+
+
+@pytest.mark.parametrize("scale", [0, -1, 1.5, float("nan"), float("inf")])
+def test_invalid_scales_are_refused(scale):
+    with pytest.raises(AAGError, match="--epochs-scale must be above 0 and at most 1"):
+        MAIN.shorten(scale)

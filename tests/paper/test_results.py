@@ -1,0 +1,207 @@
+"""Records matched with the runs that the tables ask for."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aag.errors import AAGError
+from aag.files import write_json
+from aag.paper import Results, make_experiment
+from run_tables import as_written
+from synthetic import PAPER, record, settings_of, write
+
+
+def test_a_run_is_found_with_all_its_seeds(tmp_path):
+    for seed in (2, 0, 1):
+        write(tmp_path, record(PAPER.replace(seed=seed)))
+    write(tmp_path, record(PAPER.replace(epochs=100)))
+    results = Results(tmp_path)
+    assert [result.seed for result in results.all_seeds(PAPER)] == [0, 1, 2]
+    found = results.same_seed(PAPER.replace(seed=1))
+    assert found is not None
+    assert found.seed == 1
+    assert results.same_seed(PAPER.replace(seed=3)) is None
+    assert [[result.epochs for result in alike] for alike in results.shorter(PAPER)] == [[100]]
+    assert not results.damaged
+
+
+def test_fewer_rounds_are_a_short_version_and_other_rounds_are_not(tmp_path):
+    rounds = make_experiment("cifar10", method="and")
+    assert (rounds.options["epochs"], rounds.options["rounds"]) == (1000, 5)
+    for other in ({"epochs": 400, "rounds": 2}, {"epochs": 500}, {"epochs": 300, "rounds": 2}):
+        write(tmp_path, record(rounds.replace(**other)))
+    assert [[found.epochs for found in alike] for alike in Results(tmp_path).shorter(rounds)] == [[500], [400]]
+
+
+def test_short_versions_are_together_if_only_their_seeds_differ(tmp_path):
+    for other in ({"epochs": 100, "warmup_epochs": 5}, {"epochs": 100}, {"epochs": 100, "seed": 1}, {"epochs": 20}):
+        write(tmp_path, record(PAPER.replace(**other)))
+    found = [
+        [(result.epochs, result.options["warmup_epochs"], result.seed) for result in alike]
+        for alike in Results(tmp_path).shorter(PAPER)
+    ]
+    assert found == [[(100, 0, 0), (100, 0, 1)], [(100, 5, 0)], [(20, 0, 0)]]
+
+
+def test_the_precision_counts_only_where_a_run_chooses_one(tmp_path):
+    write(tmp_path, record(PAPER, settings=PAPER.settings.resolve("fp32").to_json()), "fp32")
+    assert Results(tmp_path).same_seed(PAPER)
+    assert Results(tmp_path).same_seed(PAPER.replace(precision="bf16")) is None
+    path = write(tmp_path, record(PAPER))
+    assert [result.path for result in Results(tmp_path).all_seeds(PAPER)] == [path]  # one per seed, bf16 first
+
+
+def test_measures(tmp_path):
+    write(tmp_path, record(PAPER, knn_by_epoch=[[0, 30.0], [100, 85.0], [200, 88.0]]))
+    (result,) = Results(tmp_path).all
+    measures = [result.measure(name) for name in ("knn", "linear", "knn@100", "knn@150")]
+    assert measures == [88.0, 89.0, 85.0, None]
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value", "now"),
+    [("method", "temperature", 0.2, 0.1), ("method", "hard_negatives", True, None), ("train", "epochs", 100, 200)],
+)
+def test_a_record_with_other_settings_is_stale_and_says_which(tmp_path, section, name, value, now):
+    settings = settings_of(PAPER)
+    settings[section][name] = value
+    write(tmp_path, record(PAPER, settings=settings))
+    results = Results(tmp_path)
+    assert results.all_seeds(PAPER) == []
+    (stale,) = results.stale(PAPER)
+    assert (stale.result.name, str(stale)) == (PAPER.name, f"{name} {value}, now {now}")
+    write(tmp_path, record(PAPER))
+    assert Results(tmp_path).stale(PAPER) == []
+
+
+@pytest.mark.parametrize("copy", ["a copy", "z copy"])
+def test_a_second_record_of_a_run_does_not_count(tmp_path, copy):
+    path = write(tmp_path, record(PAPER))
+    other = path.with_name(f"{copy}.json")
+    other.write_bytes(path.read_bytes())
+    results = Results(tmp_path)
+    assert [result.path for result in results.all_seeds(PAPER)] == [path]
+    assert results.damaged == {other: f"it is a second record of the run in {path.name}"}
+
+
+def test_records_lie_in_a_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AAGError, match=r"file is not a folder of records that can be read"):
+        Results(tmp_path / "file")
+    assert Results(tmp_path / "none").all == []
+
+
+def test_time_is_that_of_the_nearest_record(tmp_path):
+    write(tmp_path, record(PAPER))
+    write(tmp_path, record(PAPER.replace(batch_size=512), seconds=200.0))
+    results = Results(tmp_path)
+    assert results.estimate_seconds(PAPER) == pytest.approx(300)
+    write(tmp_path, record(PAPER.replace(auxiliary="none"), seconds=250.0))  # of two views, not three
+    assert Results(tmp_path).estimate_seconds(PAPER.replace(auxiliary="randaugment")) == pytest.approx(300)
+    assert results.estimate_seconds(PAPER.replace(batch_size=1024)) == pytest.approx(200)
+    assert results.estimate_seconds(make_experiment("svhn", epochs=1000)) == pytest.approx(1500 * 73_257 / 50_000)
+    assert results.estimate_seconds(PAPER.replace(network="alexnet")) is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda text: text[:100], "it is empty, cut off, or not JSON"),
+        (lambda text: "[" * 200_000, "it is empty, cut off, or not JSON"),
+        (lambda text: "", "it is empty, cut off, or not JSON"),
+        (lambda text: "[]", "it is not a record"),
+        (
+            lambda text: text.replace('"batch_size": 128', '"batch_size": null', 1),
+            "its settings.train.batch_size is 'None'",
+        ),
+        (lambda text: text.replace('"epochs": 200', '"epochs": 1' + "0" * 400, 1), "its settings.train.epochs is"),
+        (lambda text: text.replace('"epochs": 200', '"epochs": "200"', 1), "its settings.train.epochs is '200'"),
+        (lambda text: text.replace('"settings"', '"set"'), "it has no 'settings'"),
+        (lambda text: text.replace('"source": "cifar10"', '"source": []'), r"its settings.data.source is '\[\]'"),
+        (lambda text: text.replace('"cifar10-', '5, "x": "', 1), "its name is '5'"),
+        (lambda text: text.replace("88.0", '"88"'), "its knn.last is '88'"),
+        (lambda text: text.replace('"last": 88.0', '"last": 101.0'), "its knn.last is '101.0'"),
+        (lambda text: text.replace('"last": 88.0', '"last": true'), "its knn.last is 'True'"),
+        (lambda text: text.replace('"knn_by_epoch": [', '"knn_by_epoch": [[1], '), "its knn_by_epoch is"),
+        (lambda text: text.replace('"knn_by_epoch": [', '"knn_by_epoch": [[1, "x"], '), "its knn_by_epoch is"),
+        (lambda text: text.replace('"loss_by_epoch": [', '"loss_by_epoch": 3, "x": ['), "its loss_by_epoch is '3'"),
+        (lambda text: text.replace('"evaluation": [', '"evaluation": [{"accuracy": 5.0}, '), "it has no 'protocol'"),
+        (lambda text: text.replace('"accuracy": 89.0', '"accuracy": null'), "its evaluation.accuracy is 'None'"),
+        (lambda text: text.replace('"sessions": [', '"sessions": [], "x": ['), r"its sessions is '\[\]'"),
+        (lambda text: text.replace('"sessions": [', '"sessions": [null, '), "it is not a record"),
+        (lambda text: text.replace('"NVIDIA H200"', "5"), "its sessions.gpu is '5'"),
+        (lambda text: text.replace("300.0", "1" + "0" * 400), "its seconds is"),
+        (lambda text: text.replace('"dimensions": 512', '"dimensions": "x"'), "protocol.dimensions is 'x'"),
+        (lambda text: text.replace('"seconds"', '"curves": 5, "seconds"'), "its curves is '5'"),
+        (lambda text: text.replace('"seconds"', '"curves": {"step": [1], "loss": []}, "seconds"'), "its curves is"),
+        (lambda text: text.replace('"seconds"', '"curves": {"step": ["x"]}, "seconds"'), "its curves is"),
+    ],
+)
+def test_a_damaged_record_is_passed_over_and_told_of(tmp_path, damage, why):
+    write(tmp_path, record(PAPER.replace(seed=1)))
+    path = write(tmp_path, record(PAPER))
+    path.write_text(damage(path.read_text()))
+    results = Results(tmp_path)
+    assert [result.seed for result in results.all] == [1]
+    assert list(results.damaged) == [path]
+    assert re.search(why, results.damaged[path])
+    assert "\n" not in results.damaged[path]
+
+
+def test_the_records_of_this_project_are_whole():
+    results = Results(Path(__file__).parents[2] / "results")
+    assert results.all
+    assert not results.damaged
+    assert all(result.path.stem == result.name for result in results.all)
+    # Typed again, the options of each record give its name.
+    assert [result.name for result in results.all] == [
+        getattr(as_written(result), "name", "") for result in results.all
+    ]
+
+
+# --- projections ------------------------------------------------------------------------------------------------------
+
+
+CLOUD: dict[str, Any] = {"x": [1.0, 2.0], "y": [1.0, 2.0], "labels": [0, 1], "classes": ["cat", "dog"]}
+
+
+def test_a_projection_is_found_where_it_is_of_this_run(tmp_path):
+    path = tmp_path / "tsne" / f"{PAPER.name}.json"
+    results = Results(tmp_path)
+    assert results.projection(PAPER) is None
+    path.parent.mkdir()
+    content = CLOUD | {"settings": settings_of(PAPER)}
+    write_json(path, content)
+    assert results.projection(PAPER) == content
+    write_json(path, content | {"settings": settings_of(PAPER, temperature=0.2)})
+    assert results.projection(PAPER) is None
+    assert not results.damaged
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        *(
+            json.dumps(CLOUD | {"settings": settings_of(PAPER)} | damage)
+            for damage in (
+                {"x": [1]},
+                {"x": [1, "2"]},
+                {"y": [1, float("nan")]},
+                {"labels": [0, 2]},
+                {"classes": [1, 2]},
+            )
+        ),
+    ],
+)
+def test_a_damaged_projection_is_told_of(tmp_path, text):
+    path = tmp_path / "tsne" / f"{PAPER.name}.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    results = Results(tmp_path)
+    assert results.projection(PAPER) is None
+    assert list(results.damaged) == [path]
