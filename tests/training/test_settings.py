@@ -71,7 +71,9 @@ def test_a_name_near_to_none_lists_them_all():
 )
 def test_a_number_out_of_range_names_its_option(field, values):
     for value in values:
-        assert re.match(rf"(--)?{field.replace('_', '.')} must be .* {re.escape(f'{value:g}')}$", refused(**{field: value}))
+        assert re.match(
+            rf"(--)?{field.replace('_', '.')} must be .* {re.escape(f'{value:g}')}$", refused(**{field: value})
+        )
 
 
 def test_the_ends_of_the_ranges_are_allowed():
