@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 
 from aag import __version__
@@ -42,11 +42,12 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         if arguments[0] not in COMMANDS:
             raise unknown("command", arguments[0], COMMANDS)
-        with _hold_signals():
-            command = import_module(f"aag.cli.{arguments[0]}")
-        code = command.run(arguments[1:])
-        sys.stdout.flush()
-        return code
+        with _interrupt_on_sigterm():
+            with _hold_signals():
+                command = import_module(f"aag.cli.{arguments[0]}")
+            code = command.run(arguments[1:])
+            sys.stdout.flush()
+            return code
     except AAGError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -74,30 +75,40 @@ def _out_of_memory(where: str) -> int:
 
 
 @contextlib.contextmanager
-def _hold_signals() -> Iterator[None]:
-    """Delay Ctrl-C until heavy imports are done: libraries swallow it, or print a traceback of their own.
+def _handle(handler: Callable[[int, object], None], *signals: signal.Signals) -> Iterator[None]:
+    """Handle signals so, until the end of the block. In another thread than the main one they are left alone."""
+    try:
+        before = {number: signal.signal(number, handler) for number in signals}
+    except ValueError:
+        before = {}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
-    Afterwards SIGTERM, which schedulers send, stops like Ctrl-C.
-    """
+
+@contextlib.contextmanager
+def _hold_signals() -> Iterator[None]:
+    """Delay Ctrl-C until heavy imports are done: libraries swallow it, or print a traceback of their own."""
     asked = False
 
     def note(signum: int, frame: object) -> None:
         nonlocal asked
         asked = True
 
+    with _handle(note, signal.SIGINT, signal.SIGTERM):
+        yield
+    if asked:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _interrupt_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM, which schedulers send, stop like Ctrl-C."""
+
     def stop(signum: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    try:
-        before = signal.signal(signal.SIGINT, note)
-        signal.signal(signal.SIGTERM, note)
-    except ValueError:  # not the main thread: signals are somebody else's
+    with _handle(stop, signal.SIGTERM):
         yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        signal.signal(signal.SIGTERM, stop)
-    if asked:
-        raise KeyboardInterrupt
