@@ -3,19 +3,24 @@
 import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from aag.config import TrainConfig
 from commands import QUICK, Ran, aag_, refused
 from PIL import Image
 
 import aag
 from aag.cli import main
-from aag.training import Run
+from aag.runs import Run
+from aag.training import recipe_settings
+
+VICREG = f"{Path(__file__).parents[2] / 'examples' / 'vicreg.py'}:VICReg"
 
 # --- training and evaluating ------------------------------------------------------------------------------------------
 
@@ -33,7 +38,7 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained(npz, tmp_path_factory) -> Trained:
-    folder = tmp_path_factory.mktemp("runs") / "a run [old]"  # what a path may hold
+    folder = tmp_path_factory.mktemp("runs") / "it's a run [old]"  # what a path may hold
     command = ("train", "--data", npz, *QUICK, "--epochs", 2, "--batch-size", 24, "--knn-every", 1, "--out", folder)
     return Trained(command, aag_(*command), folder)
 
@@ -45,7 +50,7 @@ def test_train_tells_what_it_does_and_what_came_of_it(trained):
         "data     tiny: 96 train + 40 test images, 32×32, 4 classes",
         "method   aag: 2 basic views + autoaugment, gnt-xent, τ 0.1",
         "network  resnet18 (width 4), 2 epochs of 4 steps of 24 images",
-        "runs on  CPU, fp32",
+        "runs on  CPU, 1 thread, fp32, channels last",
         f"run      {trained.folder}\n",
     ):
         assert line in ran.out
@@ -53,18 +58,17 @@ def test_train_tells_what_it_does_and_what_came_of_it(trained):
     untrained, _, last = accuracies
     best = max(accuracies[1:])
     assert f"kNN      untrained {untrained:.2f} %  →  trained {last:.2f} %  (last epoch; best {best:.2f} %)" in ran.out
-    assert re.search(r"^time     \d+ s of training at [\d,]+ views a second$", ran.out, re.MULTILINE)
+    assert re.search(r"^time     \d+ s of training at [\d,]+ views/s$", ran.out, re.MULTILINE)
     rest = ran.out[ran.out.index("Next:") :]
     (evaluate,) = re.findall(r"^  (aag evaluate .*)$", rest, re.MULTILINE)
     assert shlex.split(evaluate) == ["aag", "evaluate", str(trained.folder)]  # as a shell reads it
-    assert f"aag.load('{trained.folder}')" in rest
     assert "cifar10" not in rest  # the next steps after the sample are none after one's own data
 
 
-def test_the_command_that_is_offered_for_loading_works(trained, capsys):
-    (code,) = re.findall(r'python -c "(.*)"', trained.ran.out)
-    exec(code)
-    assert "EncoderSpec(" in capsys.readouterr().out
+def test_the_command_that_is_offered_for_loading_works_in_a_shell(trained):
+    (command,) = re.findall(r"^  python (-c .*)$", trained.ran.out, re.MULTILINE)
+    ran = subprocess.run(f"{sys.executable} {command}", shell=True, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("EncoderSpec(")
 
 
 def test_the_same_command_again_says_it_is_complete_and_changes_nothing(trained):
@@ -119,7 +123,7 @@ def test_evaluate_shows_and_saves_numbers_with_their_protocols(trained, tmp_path
     assert {"torch", "python", "commit", "cpu"} <= saved.keys()
     assert f"{trained.folder.name}, on tiny" in ran.out
     assert f"saved in {trained.run.evaluation_file}\n" in ran.out
-    assert "not finished" not in ran.out
+    assert "unfinished" not in ran.out
 
     # The kNN that training logged last is the one that the saved encoder gives.
     knn = [row["knn"] for row in trained.run.metrics() if row["kind"] == "knn"]
@@ -134,7 +138,7 @@ def test_evaluate_shows_and_saves_numbers_with_their_protocols(trained, tmp_path
     epochs = [row for row in trained.run.metrics() if row["kind"] == "epoch"]
     assert record["loss_by_epoch"] == [[row["epoch"], round(row["loss"], 4)] for row in epochs]
     assert record["seconds"] == epochs[-1]["seconds"]
-    assert record["settings"] == trained.run.config().identity()
+    assert record["settings"] == trained.run.settings()
 
 
 def test_evaluate_without_the_linear_layer_and_with_another_k(trained):
@@ -151,7 +155,7 @@ def test_evaluate_without_the_linear_layer_and_with_another_k(trained):
         (["--temperature", "0"], "temperature must be above 0"),
         (["--linear-epochs", "0"], "epochs and batch_size must be at least 1"),
         (["--device", "gpu"], "unknown device 'gpu'"),
-        (["--precision", "fp16"], "unknown precision 'fp16'; did you mean"),
+        (["--precision", "fp16"], "--precision takes one of auto, bf16, fp32, not 'fp16'"),
         (["--data", "smaple"], "unknown data set 'smaple'; did you mean sample"),
     ],
 )
@@ -163,12 +167,104 @@ def test_a_folder_that_is_no_run_is_named(tmp_path):
     assert "nowhere: no such run folder" in refused("evaluate", "nowhere")
     assert f"{tmp_path} is not a run folder: it holds no config.json" in refused("evaluate", tmp_path)
     (tmp_path / "config.json").write_text("{")
-    assert f"can't read {tmp_path / 'config.json'}" in refused("evaluate", tmp_path)
+    assert f"{tmp_path / 'config.json'} is damaged: it is not JSON" in refused("evaluate", tmp_path)
 
 
 def test_a_run_that_has_saved_no_encoder_yet_is_named(tmp_path):
-    Run.create(tmp_path / "run", TrainConfig())
+    run = Run(tmp_path / "run")
+    with run.lock():
+        run.start(recipe_settings("paper", "cifar10").resolve("fp32").to_json())
     assert "run has no encoder yet" in refused("evaluate", tmp_path / "run")
+
+
+# --- more epochs, other weights, other methods -----------------------------------------------------------------------
+
+
+def test_a_run_is_extended_where_its_schedule_allows_that(trained, npz):
+    told = refused(*trained.command, "--epochs", 3)
+    assert "epochs 2 there, 3 here" in told
+    assert f"use --from {trained.folder} with another --out" in told
+    words = ["train", "--data", npz, *QUICK, "--batch-size", 48, "--out", "run"]
+    assert aag_(*words, "--epochs", 1, "--schedule", "constant").code == 0
+    ran = aag_(*words, "--epochs", 2, "--schedule", "constant")
+    assert ran.code == 0
+    assert "run      run (resumes in epoch 2)\n" in ran.out
+    assert aag_(*words[:-1], "more", "--epochs", 1, "--from", "run").code == 0
+    assert Run("more").settings()["train"]["start_from"] == "run"
+
+
+def test_a_method_of_ones_own_is_trained_by_its_file_and_class(npz):
+    words = ["train", "--method", VICREG, "--data", npz]
+    shown = aag_(*words, "--help")
+    assert shown.code == 0
+    assert "--expander INT" in shown.out
+    assert "Weight of the covariance term" in shown.words
+    assert "--auxiliary" not in shown.out
+    ran = aag_(*words, *QUICK, "--epochs", 4, "--batch-size", 24, "--expander", 64, "--lr", 0.1)
+    assert (ran.code, ran.err) == (0, "")
+    (folder,) = Path("runs").iterdir()
+    assert folder.name.startswith("tiny-resnet18-vicreg-seed0-width=4-")
+    run = Run(folder)
+    rows = [row for row in run.metrics() if row["kind"] == "epoch"]
+    assert rows[-1]["loss"] < rows[0]["loss"] - 0.5
+    assert {"invariance", "variance", "covariance"} <= rows[0].keys()
+    assert run.settings()["method"]["expander"] == 64
+    assert aag_("evaluate", folder, "--linear-epochs", 1).code == 0
+
+
+# --- what is damaged, full or in the way ------------------------------------------------------------------------------
+
+
+def test_an_evaluation_on_a_full_disk_is_printed_before_it_is_lost(trained, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    ran = aag_("evaluate", trained.folder, "--no-linear")
+    assert ran.code == 2
+    assert re.search(r"kNN \(embedding\).*\d+\.\d\d %", ran.out)
+    assert re.fullmatch(r"error: cannot write .*evaluation\.json: No space left on device\n", ran.err)
+
+
+def test_a_run_without_whole_metrics_is_recorded_by_its_evaluation(trained, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(trained.folder, folder)
+    run = Run(folder)
+    accuracy = [row["knn"] for row in run.metrics() if row["kind"] == "knn"][-1]
+    command = [*trained.command[:-1], folder]
+    for content, missing in (
+        (b"".join(run.metrics_file.read_bytes().splitlines(True)[:4]), "1 epoch of 2"),
+        (None, "2 epochs of 2"),
+    ):
+        if content is None:
+            run.metrics_file.unlink()
+        else:
+            run.metrics_file.write_bytes(content)
+        ran = aag_("evaluate", folder, "--linear-epochs", 50, "--record", tmp_path / "records")
+        assert (ran.code, ran.err) == (0, "")
+        (path,) = (tmp_path / "records").iterdir()
+        record = json.loads(path.read_text())
+        assert record["knn"]["last"] == round(accuracy, 2)
+        assert record["missing"] == f"{missing} not in metrics.jsonl"
+        again = aag_(*command)
+        assert (again.code, again.err) == (0, "")
+        assert f"warning: {missing} not in metrics.jsonl\n" in again.out
+
+
+def test_a_config_that_holds_no_settings_is_one_line(trained, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(trained.folder, folder)
+    (folder / "config.json").write_text("[]")
+    for words in (("evaluate", folder), (*trained.command[:-1], folder)):
+        assert "config.json is damaged: it holds '[]', not settings by name" in refused(*words)
+
+
+def test_a_file_of_a_run_stands_for_the_run(trained, tmp_path):
+    ran = aag_("evaluate", trained.folder / "encoder.safetensors", "--no-linear", "--k", 100_000)
+    assert (ran.code, ran.err) == (0, "")
+    assert "k 96" in ran.words  # as many as there are
+    shutil.copy(trained.folder / "encoder.safetensors", tmp_path / "alone.safetensors")
+    assert "is a file; give a run folder, which aag train makes" in refused("evaluate", tmp_path / "alone.safetensors")
 
 
 # --- images without labels --------------------------------------------------------------------------------------------
@@ -198,7 +294,7 @@ def test_a_folder_of_pictures_trains(photos, size):
     listed = re.search(r"^ +2 files skipped, listed in (.+)$", ran.out, re.MULTILINE)
     assert listed
     assert re.search(r"^broken\.png: \w", Path(listed[1]).read_text(), re.MULTILINE)
-    assert "no labelled test part: trained without kNN" in ran.out
+    assert "no labelled test images: training without kNN" in ran.out
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("my_photos__2019_-resnet18-paper-seed0-")
     assert ("image-size=16" in folder.name) == (size == 16)
@@ -227,10 +323,18 @@ def test_another_set_is_taken_at_the_size_that_was_trained(photos, tmp_path, pho
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
     config = json.loads(Path("run/config.json").read_text())
-    Path("run/config.json").write_text(json.dumps(config | {"image_size": None}))  # as for an .npz of that size
+    config["data"]["image_size"] = None  # as for an .npz of that size
+    Path("run/config.json").write_text(json.dumps(config))
     assert aag_("evaluate", "run", "--data", tmp_path / "other", "--linear-epochs", 1).code == 0
     results = json.loads(Path("run/evaluation-other.json").read_text())["results"]
     assert {row["protocol"]["image_size"] for row in results} == {16}
+
+
+def test_a_run_is_not_written_into_the_pictures(photos):
+    before = {path.name: path.read_bytes() for path in photos.iterdir()}
+    told = refused("train", "--data", photos, "--out", photos, "--batch-size", 8, *QUICK)
+    assert f"{photos} is not empty and not a run: it holds '0.png' and 18 more; choose another --out" in told
+    assert {path.name: path.read_bytes() for path in photos.iterdir()} == before
 
 
 def test_a_slash_at_the_end_makes_no_other_run(photos, monkeypatch):
@@ -250,16 +354,16 @@ def test_a_test_part_without_labels_is_told(tmp_path, npz):
     ran = aag_("train", "--data", tmp_path / "unlabelled.npz", "--batch-size", 48, "--epochs", 1, *QUICK)
     assert ran.code == 0
     assert "4 classes\n" in ran.out
-    assert "no labelled test part: trained without kNN" in ran.out
+    assert "no labelled test images: training without kNN" in ran.out
 
 
 def test_a_folder_of_too_few_pictures_says_how_many_there_are(photos):
     told = refused("train", "--data", photos, *QUICK)
-    assert "--batch-size 128 is larger than the set: my photos [2019] has 16 training images" in told
+    assert "batch size 128 exceeds the 16 training images; use --batch-size 16" in told
 
 
 def test_a_folder_without_pictures_is_told_in_one_line(tmp_path):
     (tmp_path / "empty").mkdir()
     assert "no readable image in" in refused("train", "--data", tmp_path / "empty")
     (tmp_path / "empty" / "a.png").write_bytes(b"x")
-    assert "looked at 1 files, 1 of them named like an image" in refused("train", "--data", tmp_path / "empty")
+    assert "1 files, 1 with an image extension" in refused("train", "--data", tmp_path / "empty")

@@ -1,7 +1,6 @@
-"""Stopping a run from outside, and going on by the same command."""
+"""Stopping a run from outside, and resuming it by the same command."""
 
 import io
-import os
 import signal
 import subprocess
 import sys
@@ -11,14 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from aag.training.reporter import Terminal
 from commands import QUICK, aag_
 
 import aag
 from aag.cli import main
-from aag.training import Run, checkpoint
-
-# --- stopping and going on --------------------------------------------------------------------------------------------
+from aag.runs import Run
+from aag.training import checkpoint
+from aag.training.progress import Progress
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 120) -> None:
@@ -32,12 +30,12 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], seco
 STOPPING = "\nstopping after this step …\n"
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(npz, tmp_path):
+def test_ctrl_c_saves_and_the_same_command_resumes(npz, tmp_path):
     run = Run(tmp_path / "run")
     words = ["train", "--data", npz, *QUICK, "--epochs", 40, "--batch-size", 8, "--knn-every", 0, "--out", run.folder]
     process = subprocess.Popen(
         [sys.executable, "-m", "aag", *map(str, words)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with process:
         wait_for(lambda: any(row["kind"] == "epoch" for row in run.metrics()), process)
@@ -45,7 +43,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(npz, tmp_path):
         out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert err == STOPPING
-    assert f"Stopped and saved. The same command goes on where this one stopped; the run is in {run.folder}" in out
+    assert f"Stopped and saved. The same command resumes from the last checkpoint, in {run.folder}\n" in out
     assert "Next:" not in out
     state = checkpoint.load(run.checkpoint)[1]
     reached = state["epoch"] * 12 + state["step"]
@@ -75,7 +73,7 @@ def signals_at_step(monkeypatch) -> Callable[..., None]:
                 for sent in signals:
                     signal.raise_signal(sent)
 
-        monkeypatch.setattr(Terminal, "step", step)
+        monkeypatch.setattr(Progress, "on_step", step)
 
     return plan
 
@@ -89,16 +87,16 @@ def test_a_scheduler_can_stop_a_run_and_evaluate_says_it_is_unfinished(npz, tmp_
 
     early = aag_("evaluate", "run", "--no-linear")
     assert early.code == 0
-    assert "note: run is not finished: this is its encoder after epoch 1 of 3\n" in early.out
+    assert "training is unfinished: these are the numbers of epoch 1 of 3\n" in early.out
     unrecorded = aag_("evaluate", "run", "--record", "records")
     assert unrecorded.code == 2
-    assert unrecorded.err == "error: run is not finished: run its aag train command again, then record it\n"
+    assert "run was evaluated at epoch 1 of 3: finish its training" in unrecorded.err
     assert not Path("records").exists()
 
     again = aag_(*words)
     assert again.code == 0
-    assert "run      run (going on in epoch 2)\n" in again.out
-    assert "not finished" not in aag_("evaluate", "run", "--no-linear").out
+    assert "run      run (resumes in epoch 2)\n" in again.out
+    assert "unfinished" not in aag_("evaluate", "run", "--no-linear").out
 
 
 def test_a_stop_is_saved_though_nobody_reads_the_output_any_more(npz, signals_at_step, monkeypatch):
@@ -125,3 +123,20 @@ def test_a_second_ctrl_c_stops_at_once_and_keeps_the_last_checkpoint(npz, signal
     assert ran.err == STOPPING + "stopped\n"
     assert {number: signal.getsignal(number) for number in before} == before
     assert checkpoint.load(Path("run/last.ckpt"))[1]["step"] == 0
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.15, 0.3, 0.6, 1.0, 1.5, 2.5])
+def test_ctrl_c_while_the_program_starts_is_one_word(npz, tmp_path, delay):
+    """While libraries are imported they swallow the signal or print tracebacks of their own."""
+    words = ["train", "--data", npz, *QUICK, "--epochs", 400, "--batch-size", 8, "--out", tmp_path / "run"]
+    code = "import sys; from aag.cli import main; print('started', flush=True); sys.exit(main(sys.argv[1:]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout.readline() == "started\n"
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert err in ("stopped\n", STOPPING)
