@@ -15,7 +15,7 @@ import pytest
 from aag import nets
 from aag.cli import COMMANDS
 from aag.cli.parsing import ALIASES
-from aag.methods import methods
+from aag.methods import load_method, methods
 from aag.nets import NetworkSettings
 from aag.settings import TrainSettings, option
 from aag.training import DataSettings, Execution, recipe_settings, recipes, run_name
@@ -41,6 +41,10 @@ def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "page", module)
     for number, block in enumerate(BLOCKS[name], 1):
         exec(compile(block, f"{name}, block {number}", "exec"), module.__dict__)
+
+
+def test_a_page_shows_the_example_as_it_is():
+    assert BLOCKS["docs/add-a-method.md"][0] == (ROOT / "examples" / "vicreg.py").read_text()
 
 
 def test_pages_use_the_run_of_the_demo():
@@ -120,6 +124,7 @@ def known_options():
         DataSettings,
         Execution,
         *(kind.settings_type for kind in methods().values()),
+        load_method(f"{ROOT / 'examples' / 'vicreg.py'}:VICReg").settings_type,
     ]
     for command in COMMANDS:
         module = import_module(f"aag.cli.{command}")
@@ -137,7 +142,7 @@ def test_every_option_exists(known_options, name):
     assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", page)) <= known_options
     for recipe in re.findall(r"--recipe ([\w-]+)", page):
         assert recipe in recipes()
-    for method in re.findall(r"--method ([a-z-]+)(?![\w.-])", page):
+    for method in re.findall(r"--method ([a-z-]+)(?![\w./-])", page):
         assert method in methods()
 
 
