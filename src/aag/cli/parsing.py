@@ -39,7 +39,7 @@ def field_docs(kind: type) -> dict[str, str]:
 def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list[Any]:
     """Return the fields of a settings class as (name, annotation for tyro, default); required ones without default."""
     docs, hints = field_docs(kind), get_type_hints(kind, include_extras=True)
-    found = []
+    found: list[Any] = []
     for field in fields(kind):
         if field.name in leave_out:
             continue
@@ -51,8 +51,8 @@ def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list
             given["metavar"] = METAVARS.get(inner, "VALUE")
         if default in (None, (), ""):
             given["help_behavior_hint"] = ""
-        annotated = Annotated[hints[field.name], tyro.conf.arg(**given)]
-        found.append((field.name, annotated) if default is MISSING else (field.name, annotated, default))
+        declared = (field.name, Annotated[hints[field.name], tyro.conf.arg(**given)])
+        found.append(declared if default is MISSING else (*declared, default))
     return found
 
 

@@ -127,7 +127,7 @@ class Trainer:
         self._build_step(self.runtime)
 
     def close(self) -> None:
-        """Undo what `prepare` changed outside of the trainer (a plain runtime turns kernels off); `fit` does it itself."""
+        """Undo what `prepare` changed elsewhere: a plain runtime turns kernels off. `fit` does it itself."""
         self._stack.close()
 
     def _build_step(self, runtime: Runtime) -> None:
