@@ -38,15 +38,6 @@ def test_loss_equals_the_loop():
     assert [value.item() for value in log] == pytest.approx([probability])
 
 
-def test_gradient_equals_cross_entropy():
-    method = instance().double()
-    x, index = embeddings(1).requires_grad_(), torch.tensor([3, 0, 11, 5])
-    logits = normalize(x[0], dim=1) @ method.bank.rows.T / 0.1
-    (expected,) = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, index), x)
-    (gradient,) = torch.autograd.grad(method.loss(x, index).loss, x)
-    assert torch.allclose(gradient, expected)
-
-
 def test_a_step_of_the_whole_from_images_to_memory(photographs):
     method, encoder = instance(), make_encoder(embedding=6)
     index = torch.tensor([7, 2, 9, 4])

@@ -69,13 +69,6 @@ def test_weight_of_the_entropy_grows_within_each_round(method):
         assert method.entropy_weight.item() == pytest.approx(weight)
 
 
-def test_anchors_are_those_of_and(method):
-    method.before_epoch(0, extract)
-    assert not method.anchor.any()
-    method.before_epoch(400, extract)
-    assert method.anchor.sum() == 7
-
-
 def test_cosines_by_the_small_product_are_those_of_all_similarities(method):
     v = normalize(views().flatten(0, 1), dim=1)
     profiles = normalize(v @ method.bank.rows.T, dim=1)

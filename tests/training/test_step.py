@@ -35,6 +35,7 @@ def by_hand(trainer: Trainer, accumulate: int = 1, clip: float = 0.0) -> tuple[E
     """Train a copy with torch's SGD and clipping; return it with the gradient's norm before each step."""
     encoder, method, settings = deepcopy(trainer.encoder), deepcopy(trainer.method), trainer.settings
     trainer.prepare()
+    trainer.close()
     optimizer = torch.optim.SGD(
         encoder.parameters(), 1.0, momentum=settings.momentum, weight_decay=settings.weight_decay
     )
@@ -90,7 +91,7 @@ def test_a_run_that_accumulates_stops_between_windows_and_resumes(images, tmp_pa
         assert (rest["epoch"], rest["step"]) == expected  # inside an epoch, and after a whole window
     assert make(images, run, **options).fit()
     assert_same(whole.run, run)
-    with pytest.raises(AAGError, match="batch size 16 times --accumulate 6 exceeds the 80 .* use --batch-size 8"):
+    with pytest.raises(AAGError, match=r"batch size 16 times --accumulate 6 exceeds the 80 .* use --batch-size 8"):
         make(images, accumulate=6)
 
 
