@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import pytest
 
 from aag.errors import AAGError
-from aag.pages import render_markdown
+from aag.pages.markdown import render_markdown
 from aag.paper.page import make_document, write_pages
 from aag.paper.summary import Summary
 from synthetic import PAPER
