@@ -50,17 +50,6 @@ def test_a_projection_that_is_missing_is_made_without_training(npz):
 
 
 @pytest.mark.usefixtures("paper")
-def test_a_damaged_projection_is_told_and_made_anew(npz):
-    assert reproduce("figure2").code == 0
-    (path,) = (RESULTS / "tsne").iterdir()
-    path.write_text("{")
-    assert f"warning: skipped {path}: " in reproduce().err
-    assert reproduce("figure2").code == 0
-    assert len(json.loads(path.read_text())["x"]) == 40
-    assert reproduce().err == ""
-
-
-@pytest.mark.usefixtures("paper")
 def test_a_record_without_curves_gets_them_from_its_run_folder():
     assert reproduce("figure1").code == 0
     (path,) = RESULTS.glob("*.json")
