@@ -72,6 +72,7 @@ ABOUT = {  # its idea, and what the bytes of its state are
     "deepcluster": ("k-means of the features in every epoch; the clusters are the classes", "clusters, classifier"),
     "amdim": ("feature maps of one view predict those of the other, at three scales", ""),
 }
+README_RECIPES = ("paper", "simclr")
 AUTOMATIC = ("width",)  # besides options whose value is None or auto: it follows the network
 
 
@@ -128,7 +129,10 @@ def _written(results: Results) -> Iterator[tuple[Result, Experiment]]:
 
 
 def results_table(results: Results | None = None) -> str:
-    """Return each method's recipe, at its own length or Table 2's: a row per data set and network, over all seeds."""
+    """Return the main results: the recipes of README_RECIPES with ResNet-18, at their own length or Table 2's.
+
+    A row per data set, over all seeds. The page of the reproduction has all others.
+    """
     results = results or read_results()
     tables = [table for name in ("table1", "table2") if isinstance(table := PAPER[name], Table)]
     cells = [cell for table in tables for cell in table.cells if cell.measure == "knn"]
@@ -138,15 +142,15 @@ def results_table(results: Results | None = None) -> str:
     for name, experiment in {each.name: each for each in seedless}.items():
         data, network, method = (experiment.options[name] for name in ("data", "network", "method"))
         epochs, base = experiment.settings.train.epochs, recipe_settings(experiment.recipe, data, method).train.epochs
-        if (epochs != base and name not in numbers) or changed_options(experiment, "network"):
+        is_main = network == "resnet18" and experiment.recipe in README_RECIPES
+        if not is_main or (epochs != base and name not in numbers) or changed_options(experiment):
             continue
         runs = results.all_seeds(experiment)
         knn, linear = (find_cell(Cell("", "", None, measure, experiment), results) for measure in ("knn", "linear"))
-        other_method = f", `--method {method}`" * (make_experiment(data, experiment.recipe).settings.method != method)
         row = [
             data,
             network,
-            f"`{experiment.recipe}`{other_method}",
+            f"`{experiment.recipe}`",
             epochs,
             f"**{knn.ours}**" if knn.state == "done" else NONE,
             numbers.get(name) or NONE,
@@ -155,7 +159,7 @@ def results_table(results: Results | None = None) -> str:
             f"{speed:,.0f}" if (speed := runs[0].record.get("views_per_second")) else NONE,
             ", ".join(f"[{run.seed}](results/{run.path.name})" for run in runs),
         ]
-        rows.append(((data, network != "resnet18", network, -max(knn.values, default=0)), row))
+        rows.append(((data, -max(knn.values, default=0)), row))
     head = ["data", "network", "recipe", "epochs", "kNN", "paper", "linear", "training", "views/s", "seeds"]
     return make_table(head, [row for _, row in sorted(rows, key=lambda each: each[0])], left=3)
 

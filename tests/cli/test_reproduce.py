@@ -15,7 +15,7 @@ import pytest
 from small_paper import RESULTS, RUNS, counts, experiment, install, recorded, reproduce, start_run, starts
 
 import aag
-from aag.paper import Cell, Table, runner
+from aag.paper import runner
 from aag.runs import Run
 from aag.training.progress import Progress
 
@@ -136,17 +136,6 @@ def test_a_run_folder_is_checked_before_images_are_loaded(npz, monkeypatch, dama
     assert ran.code == 2
     told = "is damaged" if damage else "(temperature 0.7 there, 0.1 here); move it or use another --runs"
     assert told in ran.err
-
-
-@pytest.mark.usefixtures("paper")
-def test_the_bundled_sample_as_a_row_of_its_own(paper):
-    cell = Cell("sample", "low", None, "knn", experiment("sample", batch_size=1000, epochs=1))
-    paper["table2"] = Table("table2", "Sample", "One run.", (), ("low",), ((cell,),))
-    ran = reproduce("table2", "--dataset", "sample")
-    assert (ran.code, ran.err) == (0, "")
-    (name,) = recorded()
-    assert name.startswith("sample-resnet18-demo-seed0-width=4-epochs=1")
-    assert reproduce().code == 0
 
 
 @pytest.mark.usefixtures("paper")

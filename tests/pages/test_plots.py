@@ -3,12 +3,11 @@
 import re
 import xml.etree.ElementTree as ElementTree
 
-import numpy as np
 import pytest
 
 from aag.errors import AAGError
 from aag.pages.colours import COLOURS, css_variables
-from aag.pages.plots import ImageChart, Line, LineChart, ScatterChart, encode_png, save, to_svg
+from aag.pages.plots import Line, LineChart, ScatterChart, save, to_svg
 
 ACCURACY = LineChart("kNN", "epochs", "%", [Line("a<b", [(64, 88.594), (128, 88.956)], 0)], mark_points=True)
 SCATTER = ScatterChart("t-SNE", [(0.0, 1.0), (2.0, 3.0), (4.0, 1.0)], [0, 1, 11], [f"class {i}" for i in range(12)])
@@ -80,9 +79,8 @@ def test_a_beginning_that_would_fill_the_picture_is_left_out_and_told():
 
 @pytest.mark.parametrize("suffix", ["pdf", "svg", "png", "PDF"])
 def test_figures_are_saved_by_suffix(tmp_path, suffix):
-    images = ImageChart("views", ["cat"], ["image", "basic view"], np.zeros((1, 2, 8, 8, 3), np.uint8))
     starts = {"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}
-    for number, charts in enumerate([[ACCURACY] * 3, [SCATTER, ScatterChart("b", (), (), ())], [images]]):
+    for number, charts in enumerate([[ACCURACY] * 3, [SCATTER, ScatterChart("b", (), (), ())]]):
         path = tmp_path / "new" / f"figure{number}.{suffix}"
         save(charts, path)
         first = path.read_bytes()
@@ -97,7 +95,3 @@ def test_what_cannot_be_saved_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(AAGError, match="cannot write"):
         save([ACCURACY], tmp_path / "file" / "a.pdf")
-
-
-def test_images_are_encoded_as_png():
-    assert encode_png(np.zeros((4, 4, 3), np.uint8)).startswith(b"\x89PNG")

@@ -4,14 +4,8 @@ import pytest
 
 from aag import AAGError
 from aag.paper import PAPER, Figure, Table, make_experiment
-from aag.paper.plan import find_parts
 
 MAIN = make_experiment("cifar10")
-
-
-def test_there_are_seven_tables_and_six_figures():
-    assert list(PAPER) == [*(f"table{n}" for n in range(1, 8)), *(f"figure{n}" for n in range(1, 7))]
-    assert all(isinstance(part, Table) == name.startswith("table") for name, part in PAPER.items())
 
 
 def test_no_two_cells_of_a_table_are_the_same_measure_of_the_same_run():
@@ -39,13 +33,6 @@ def test_alexnet_columns_are_not_comparable():
     assert all(bool(cell.incomparable) == cell.column.endswith("AlexNet") for cell in cells)
 
 
-def test_the_runs_of_a_sweep_have_their_place():
-    figure = PAPER["figure3"]
-    assert isinstance(figure, Figure)
-    sizes = [(series.x, series.experiment.settings.train.batch_size) for series in figure.series]
-    assert sizes == [(size, size) for size in (32, 64, 128, 256, 512, 1024)]
-
-
 def test_the_paper_is_not_made_to_say_what_it_does_not():
     behaviours = {name: part.behaviour for name, part in PAPER.items() if isinstance(part, Figure)}
     assert "zero" not in behaviours["figure5"]
@@ -58,11 +45,6 @@ def test_texts_are_short_sentences():
     for part in PAPER.values():
         for text in (part.shows, *part.notes, getattr(part, "behaviour", "")):
             assert all(len(sentence.split()) <= 35 for sentence in text.split(". ")), text
-
-
-def test_unknown_tables_get_a_suggestion():
-    with pytest.raises(AAGError, match=r"unknown table or figure 'tabel4'; did you mean .*table4"):
-        find_parts(["tabel4"])
 
 
 # --- short versions ---------------------------------------------------------------------------------------------------

@@ -147,22 +147,6 @@ def test_a_trial_of_a_few_epochs_is_no_point_of_the_figure(tmp_path):
     )
 
 
-def test_of_equal_points_the_largest_is_the_best(tmp_path):
-    for size in (128, 256):
-        write(tmp_path, record(PAPER.replace(batch_size=size), 88.0))
-    assert (
-        "The best batch size by kNN is 256 (88.00), of 2 run, the largest. It never falls. All lie within 0.00."
-        in found(tmp_path, "figure3").findings
-    )
-
-
-def test_a_stale_run_is_not_drawn(tmp_path):
-    write(tmp_path, record(PAPER, settings=settings_of(PAPER, momentum=0.1)))
-    one = found(tmp_path, "figure5")
-    assert "a record is stale: momentum 0.1, now 0.9" in one.missing[1]
-    assert [chart.empty for chart in one.charts if chart.is_empty] == ["not run yet"] * 2
-
-
 def test_pictures_of_the_embeddings(folder):
     one = found(folder, "figure6")
     assert [chart.title for chart in one.charts] == ["NT-Xent", "GNT-Xent"]
@@ -176,12 +160,3 @@ def test_a_large_picture_is_thinned(tmp_path):
     one = found(tmp_path, "figure6")
     assert [len(chart.points) for chart in one.charts] == [0, 1500]
     assert one.findings[0].endswith("3,000 more are not drawn.")
-
-
-def test_a_damaged_picture_is_none(tmp_path):
-    path = write(tmp_path, record(PAPER))
-    write_projection(tmp_path, PAPER)
-    file = tmp_path / "tsne" / path.name
-    for text in ("{", "{}", file.read_text().replace('"labels": [0', '"labels": [77')):
-        file.write_text(text)
-        assert "no t-SNE" in found(tmp_path, "figure6").missing[1]

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import pytest
 
 from aag.errors import AAGError
-from aag.pages import render_markdown
+from aag.pages.markdown import render_markdown
 from aag.paper.page import make_document, write_pages
 from aag.paper.summary import Summary
 from synthetic import PAPER
@@ -175,16 +175,6 @@ def test_a_page_is_the_same_when_written_again(folder, page, tmp_path):
     again = folder.parent / "again.html"
     write_pages(folder, again)
     assert again.read_bytes() == page.read_bytes()
-
-
-def test_what_cannot_be_read_or_written_is_one_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(AAGError, match="is not a folder of records"):
-        write_pages(tmp_path / "file", tmp_path / "page.html")
-    with pytest.raises(AAGError, match="it is a folder; give the name of a file"):
-        write_pages(tmp_path, tmp_path / "page.html", tmp_path)
-    with pytest.raises(AAGError, match="cannot write"):
-        write_pages(tmp_path, tmp_path / "file" / "page.html")
 
 
 def test_both_pages_are_written_or_neither(folder, tmp_path):

@@ -3,59 +3,46 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from aag.pages.plots import Chart
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     text: str
     target: Path | str  # a file, or the id of a section of this page
     about: str = ""  # for screen readers, where the text alone says too little
 
 
-@dataclass(frozen=True)
-class Styled:
+class Styled(NamedTuple):
     text: str
     style: str  # a class of page.css; Markdown knows `strong` and `code`
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     png: bytes
     about: str
 
 
 Inline = str | Link | Styled | Image
-Text = str | Sequence[Inline]
+Text = str | list[Inline]
 
 
-@dataclass(frozen=True)
-class Heading:
-    text: str
-
-
-@dataclass(frozen=True)
-class Paragraph:
+class Paragraph(NamedTuple):
     text: Text
-    style: str = ""
+    style: str = ""  # a class of page.css, or "heading"
 
 
-@dataclass(frozen=True)
-class Bullets:
+class Bullets(NamedTuple):
     items: Sequence[Text]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table, in lines."""
-
+class Cell(NamedTuple):
     lines: Sequence[Text]
     style: str = ""
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """The first cell of each row is its head."""
 
     name: str
@@ -65,8 +52,7 @@ class Table:
     style: str = "cells"
 
 
-@dataclass(frozen=True)
-class Charts:
+class Charts(NamedTuple):
     """Charts side by side. Markdown leaves them out."""
 
     charts: Sequence[Chart]
@@ -79,24 +65,30 @@ class Columns:
     groups: Sequence[Sequence["Block"]]
 
 
-Block = Heading | Paragraph | Bullets | Table | Charts | Columns
+Block = Paragraph | Bullets | Table | Charts | Columns
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     id: str
     title: str
     blocks: Sequence[Block]
     label: str = ""  # stands before the title, such as "Table 1"; sections that have one are in the page's menu
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     title: str
     introduction: Sequence[Block]
     sections: Sequence[Section]
     footer: Text = ""
 
 
-def pieces(text: Text) -> Sequence[Inline]:
-    return (text,) if isinstance(text, str) else text
+def heading(text: str) -> Paragraph:
+    return Paragraph(text, "heading")
+
+
+def join(*pieces: Inline) -> Text:
+    return list(pieces)
+
+
+def pieces(text: Text) -> list[Inline]:
+    return [text] if isinstance(text, str) else text

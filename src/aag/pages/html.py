@@ -6,24 +6,8 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
+from aag.pages import document as doc
 from aag.pages.colours import css_variables
-from aag.pages.document import (
-    Block,
-    Bullets,
-    Charts,
-    Columns,
-    Document,
-    Heading,
-    Image,
-    Inline,
-    Link,
-    Paragraph,
-    Section,
-    Styled,
-    Table,
-    Text,
-    pieces,
-)
 from aag.pages.files import relative_url
 from aag.pages.plots import Chart, to_svg
 
@@ -32,7 +16,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 IMAGE_SIDE = 72  # CSS pixels
 
 
-def render_html(document: Document, out: Path) -> str:
+def render_html(document: doc.Document, out: Path) -> str:
     """Return a document as HTML, with links relative to `out`."""
     style = css_variables() + (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
     renderer = _Renderer(out)
@@ -54,30 +38,30 @@ class _Renderer:
     def __init__(self, out: Path) -> None:
         self.out = out
 
-    def section(self, section: Section) -> str:
+    def section(self, section: doc.Section) -> str:
         label = f"<small>{escape(section.label)}</small>" if section.label else ""
         head = f"<h2>{label}{escape(section.title)}</h2>"
         return f'<section id="{section.id}">{head}{self.blocks(section.blocks)}</section>'
 
-    def blocks(self, blocks: Sequence[Block]) -> str:
+    def blocks(self, blocks: Sequence[doc.Block]) -> str:
         return "".join(map(self.block, blocks))
 
-    def block(self, block: Block) -> str:
+    def block(self, block: doc.Block) -> str:
         match block:
-            case Heading(text):
-                return f"<h3>{escape(text)}</h3>"
-            case Paragraph(text, style):
+            case doc.Paragraph(text, "heading"):
+                return f"<h3>{self.text(text)}</h3>"
+            case doc.Paragraph(text, style):
                 kind = f' class="{style}"' if style else ""
                 return f"<p{kind}>{self.text(text)}</p>"
-            case Bullets(items):
+            case doc.Bullets(items):
                 return "<ul>" + "".join(f"<li>{self.text(item)}</li>" for item in items) + "</ul>"
-            case Table():
+            case doc.Table():
                 return self.table(block)
-            case Columns(groups):
+            case doc.Columns(groups):
                 return (
                     '<div class="columns">' + "".join(f"<div>{self.blocks(group)}</div>" for group in groups) + "</div>"
                 )
-            case Charts(charts):
+            case doc.Charts(charts):
                 return '<figure class="charts">' + "".join(map(self.chart, charts)) + "</figure>"
 
     def chart(self, chart: Chart) -> str:
@@ -90,7 +74,7 @@ class _Renderer:
             drawn = f'<div class="nothing" role="img" aria-label="{title}: {why}"><p>{why}</p></div>'
         return f"<div><h3>{title}</h3>{drawn}</div>"
 
-    def table(self, table: Table) -> str:
+    def table(self, table: doc.Table) -> str:
         hint = ' <span class="hint">Scroll sideways for more.</span>' * (len(table.columns) > 3)
         rows = []
         for first, *cells in table.rows:
@@ -102,29 +86,30 @@ class _Renderer:
             f"<thead>{_heads(table.columns)}</thead><tbody>{''.join(rows)}</tbody></table></div>"
         )
 
-    def lines(self, lines: Sequence[Text]) -> str:
+    def lines(self, lines: Sequence[doc.Text]) -> str:
         first, *rest = [self.text(line) for line in lines]
         return first + "".join(f'<span class="row">{line}</span>' for line in rest)
 
-    def text(self, text: Text) -> str:
-        return "".join(map(self.inline, pieces(text)))
+    def text(self, text: doc.Text) -> str:
+        return "".join(map(self.inline, doc.pieces(text)))
 
-    def inline(self, piece: Inline) -> str:
+    def inline(self, piece: doc.Inline) -> str:
         match piece:
-            case Link(text, target, about):
+            case doc.Link(text, target, about):
                 url = relative_url(target, self.out) if isinstance(target, Path) else f"#{target}"
                 label = f' aria-label="{escape(about)}"' if about else ""
                 return f'<a href="{escape(url)}"{label}>{escape(text)}</a>'
-            case Styled(text, "code"):
+            case doc.Styled(text, "code"):
                 return f"<code>{escape(text)}</code>"
-            case Styled(text, "strong"):
+            case doc.Styled(text, "strong"):
                 return f"<b>{escape(text)}</b>"
-            case Styled(text, style):
+            case doc.Styled(text, style):
                 return f'<span class="{style}">{escape(text)}</span>'
-            case Image(png, about):
+            case doc.Image(png, about):
                 url = "data:image/png;base64," + base64.b64encode(png).decode()
                 return f'<img src="{url}" width="{IMAGE_SIDE}" height="{IMAGE_SIDE}" alt="{escape(about)}">'
-        return escape(str(piece))
+            case str(text):
+                return escape(text)
 
 
 def _heads(columns: Sequence[str]) -> str:

@@ -1,39 +1,22 @@
-"""Render a page as Markdown, for the docs. Charts are left out."""
+"""Render a page as Markdown, for the docs. Charts and images are left out."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aag.pages.document import (
-    Block,
-    Bullets,
-    Charts,
-    Columns,
-    Document,
-    Heading,
-    Image,
-    Inline,
-    Link,
-    Paragraph,
-    Styled,
-    Table,
-    Text,
-    pieces,
-)
+from aag.pages import document as doc
 from aag.pages.files import relative_url
 
 
-def render_markdown(document: Document, out: Path) -> str:
+def render_markdown(document: doc.Document, out: Path) -> str:
     """Return a document as Markdown, with links relative to `out`."""
     renderer = _Renderer(out)
     parts = [f"# {_escape(document.title)}", *renderer.blocks(document.introduction)]
     for section in document.sections:
         label = f"{section.label}: " if section.label else ""
         parts += [f"## {label}{_escape(section.title)}", *renderer.blocks(section.blocks)]
-    if document.footer:
-        parts.append(renderer.text(document.footer))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, renderer.text(document.footer)]).rstrip() + "\n"
 
 
 def make_table(heads: Sequence[Any], rows: Sequence[Sequence[Any]], left: int | None = None) -> str:
@@ -47,49 +30,38 @@ class _Renderer:
     def __init__(self, out: Path) -> None:
         self.out = out
 
-    def blocks(self, blocks: Sequence[Block]) -> list[str]:
+    def blocks(self, blocks: Sequence[doc.Block]) -> list[str]:
         return [text for block in blocks if (text := self.block(block))]
 
-    def block(self, block: Block) -> str:
+    def block(self, block: doc.Block) -> str:
         match block:
-            case Heading(text):
-                return f"**{_escape(text)}**"
-            case Paragraph(text):
+            case doc.Paragraph(text, "heading"):
+                return f"**{self.text(text)}**"
+            case doc.Paragraph(text):
                 return self.text(text)
-            case Bullets(items):
+            case doc.Bullets(items):
                 return "\n".join(f"- {self.text(item)}" for item in items)
-            case Table():
-                return self.table(block)
-            case Columns(groups):
+            case doc.Columns(groups):
                 return "\n\n".join(text for group in groups for text in self.blocks(group))
-            case Charts():
+            case doc.Table(style="views") | doc.Charts():
                 return ""
+            case doc.Table(_, columns, rows, caption):
+                cells = [["<br>".join(map(self.text, cell.lines)) for cell in row] for row in rows]
+                return f"{_escape(caption)}\n\n{make_table(list(map(_escape, columns)), cells)}"
 
-    def table(self, table: Table) -> str:
-        if any(isinstance(piece, Image) for row in table.rows for cell in row for line in cell.lines for piece in line):
-            return ""
-        rows = [["<br>".join(self.text(line) for line in cell.lines) for cell in row] for row in table.rows]
-        caption = f"{_escape(table.caption)}\n\n" if table.caption else ""
-        return caption + make_table(list(map(_escape, table.columns)), rows)
+    def text(self, text: doc.Text) -> str:
+        return "".join(map(self.inline, doc.pieces(text)))
 
-    def text(self, text: Text) -> str:
-        return "".join(map(self.inline, pieces(text)))
-
-    def inline(self, piece: Inline) -> str:
+    def inline(self, piece: doc.Inline) -> str:
         match piece:
-            case Link(text, Path() as target):
+            case doc.Link(text, Path() as target):
                 return f"[{_escape(text)}]({relative_url(target, self.out)})"
-            case Link(text) | Styled(text, ""):
-                return _escape(text)
-            case Styled(text, "code"):
+            case doc.Styled(text, "code"):
                 return f"`{text}`"
-            case Styled(text, "strong"):
+            case doc.Styled(text, "strong"):
                 return f"**{_escape(text)}**"
-            case Styled(text):
+            case doc.Link(text) | doc.Styled(text) | doc.Image(_, text) | str(text):
                 return _escape(text)
-            case Image(_, about):
-                return _escape(about)
-        return _escape(str(piece))
 
 
 def _escape(text: str) -> str:

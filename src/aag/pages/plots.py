@@ -2,7 +2,6 @@
 
 import io
 import re
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,7 +14,6 @@ from aag.pages.colours import follow_scheme, light
 from aag.text import join_or
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.axes import Axes
 
 WIDTH, HEIGHT = 5.0, 3.5  # inches of 72 pixels: a phone's width, so that text is hardly scaled there
@@ -79,29 +77,7 @@ class ScatterChart:
         return not self.points
 
 
-@dataclass(frozen=True)
-class ImageChart:
-    """A grid of small images."""
-
-    title: str
-    names: Sequence[str]  # of the rows
-    columns: Sequence[str]
-    grid: "np.ndarray"  # uint8 [rows, columns, H, W, 3]
-    empty: str = ""
-    note: str = ""
-    is_empty: bool = False
-
-
-Chart = LineChart | ScatterChart | ImageChart
-
-
-def encode_png(pixels: "np.ndarray") -> bytes:
-    """Encode uint8 [H, W, 3]."""
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG", optimize=True)
-    return file.getvalue()
+Chart = LineChart | ScatterChart
 
 
 def _later_range(lines: Sequence[Line]) -> tuple[float, float] | None:
@@ -177,10 +153,8 @@ def _save(
                 axes.text(0.5, 0.5, chart.empty, ha="center")
             elif isinstance(chart, LineChart):
                 _draw_lines(chart, axes)
-            elif isinstance(chart, ScatterChart):
-                _draw_scatter(chart, axes)
             else:
-                _draw_images(chart, axes)
+                _draw_scatter(chart, axes)
         dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
         figure.savefig(file, format=kind, transparent=kind == "svg", dpi=200 if kind == "png" else 72, metadata=dates)
 
@@ -235,19 +209,3 @@ def _draw_scatter(chart: ScatterChart, axes: "Axes") -> None:
             colour = light(f"class{number % 10}")
             axes.plot(xs, ys, MARKERS[number % len(MARKERS)], color=colour, markersize=3, markeredgewidth=0, label=name)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=4, handletextpad=0.1, columnspacing=1)
-
-
-def _draw_images(chart: ImageChart, axes: "Axes") -> None:
-    import numpy as np
-
-    rows, columns, height, width, _ = chart.grid.shape
-    gap = 2
-    heads = [textwrap.fill(column, 14) for column in chart.columns]
-    padded = np.pad(chart.grid, ((0, 0), (0, 0), (gap, gap), (gap, gap), (0, 0)), constant_values=255)
-    axes.imshow(padded.transpose(0, 2, 1, 3, 4).reshape(rows * (height + 2 * gap), columns * (width + 2 * gap), 3))
-    axes.set_xticks([(place + 0.5) * (width + 2 * gap) for place in range(columns)], heads, fontsize=8)
-    axes.set_yticks([(place + 0.5) * (height + 2 * gap) for place in range(rows)], chart.names)
-    axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
-    axes.grid(visible=False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)

@@ -4,34 +4,20 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from aag.errors import AAGError
-from aag.pages import (
-    Bullets,
-    Charts,
-    Columns,
-    Document,
-    Heading,
-    Image,
-    Link,
-    Paragraph,
-    Section,
-    Styled,
-    Text,
-    render_html,
-    render_markdown,
-    write_texts,
-)
-from aag.pages import Cell as PageCell
-from aag.pages import Table as PageTable
-from aag.pages.document import Block
-from aag.pages.plots import encode_png, save
-from aag.paper.cells import CLOSE, ELSEWHERE, QUOTED, CellResult, TableResult, label, signed
+from aag.pages import document as doc
+from aag.pages.document import Block, Link, Paragraph, Styled, Text, heading, join
+from aag.pages.files import write_texts
+from aag.pages.html import render_html
+from aag.pages.markdown import render_markdown
+from aag.pages.plots import save
+from aag.paper.cells import CLOSE, ELSEWHERE, FAR, QUOTED, CellResult, TableResult, label, signed
 from aag.paper.experiments import Figure, Part
 from aag.paper.findings import FigureResult, find_figure
 from aag.paper.plan import Reproduce, find_parts
 from aag.paper.protocol import describe_origin
 from aag.paper.results import Result, Results
-from aag.paper.summary import Point, Summary
-from aag.paper.views import draw_views
+from aag.paper.summary import Summary
+from aag.paper.views import make_view_table
 
 TITLE = "AAG: the paper's tables and figures, reproduced"
 
@@ -59,16 +45,17 @@ def save_figure(options: Reproduce) -> str:
     if len(parts) != 1 or not isinstance(parts[0], Figure):
         raise AAGError(f"--save draws one figure, such as figure4, not {' '.join(options.what)}")
     found = find_figure(parts[0], Results(options.results))
-    charts = (draw_views(),) if found.figure.kind == "views" else found.charts
-    if all(chart.is_empty for chart in charts):
+    if found.figure.kind == "views":
+        raise AAGError(f"{parts[0].id} is not drawn from records; aag reproduce page shows it")
+    if all(chart.is_empty for chart in found.charts):
         raise AAGError(f"{options.results} has no record for {parts[0].id}; run aag reproduce {parts[0].id} first")
-    save(charts, options.save)
+    save(found.charts, options.save)
     missing = f" (missing: {'; '.join(found.missing)})" if found.missing else ""
     return f"{label(parts[0])} written to {options.save}{missing}"
 
 
-def make_document(summary: Summary) -> Document:
-    return Document(
+def make_document(summary: Summary) -> doc.Document:
+    return doc.Document(
         TITLE,
         [
             Paragraph(
@@ -94,60 +81,81 @@ def make_document(summary: Summary) -> Document:
 # --- the summary ------------------------------------------------------------------------------------------------------
 
 
-def _summary_section(summary: Summary) -> Section:
+def _summary_section(summary: Summary) -> doc.Section:
     lists: list[list[Block]] = [
-        [Heading(head), Bullets(list(map(_point, points)))] for head, points in summary.lists().items() if points
+        [heading(head), doc.Bullets(items)] for head, items in make_lists(summary).items() if items
     ]
-    reading: list[Block] = [
-        Heading("How to read a cell"),
-        Paragraph(
-            [
-                "First our number, and its difference from the paper's: ",
-                Styled("▲ above or equal", "diff up"), ", ",
-                Styled(f"▽ below by at most {CLOSE}", "diff near"), ", ",
-                Styled("▼ below by more", "diff down"),
-                ". Then the paper's number. One seed, unless the cell gives a range over n seeds; then our number is "
-                f"their mean. {QUOTED}: the paper took the number from earlier work. {ELSEWHERE}: shown for "
-                "comparison, not run here.",
-            ]
-        ),
-        Paragraph(
-            "Short versions have fewer epochs than the cell asks for; they are not compared. Stale records have other "
-            "settings than the cell; their numbers are not shown."
-        ),
+    marks: Text = [
+        "First our number, and its difference from the paper's: ",
+        Styled("▲ above or equal", "diff up"), ", ", Styled(f"▽ below by at most {CLOSE}", "diff near"), ", ",
+        Styled("▼ below by more", "diff down"),
+        ". Then the paper's number. One seed, unless the cell gives a range over n seeds; then our number is their "
+        f"mean. {QUOTED}: the paper took the number from earlier work. {ELSEWHERE}: shown for comparison only.",
     ]  # fmt: skip
-    return Section("state", "What is reproduced, and what is not", [Columns(lists), *reading])
+    states = (
+        "Short versions have fewer epochs than the cell asks for; they are not compared. Stale records have other "
+        "settings than the cell; their numbers are not shown."
+    )
+    reading = [heading("How to read a cell"), Paragraph(marks), Paragraph(states)]
+    return doc.Section("state", "What is reproduced, and what is not", [doc.Columns(lists), *reading])
 
 
-def _point(point: Point) -> Text:
-    text: list[str | Link | Styled] = []
-    for part in point.parts:
-        text += [", "] * bool(text) + [_anchor(part)]
-    text.append(f", {point.name}: " if point.name else ": ")
-    if not point.cell:
-        return [*text, point.text]
-    cell = point.cell
-    return [*text, f"{cell.ours}, paper {cell.paper} ", _difference(cell), " ", *_record_links(cell)]
+def make_lists(summary: Summary) -> dict[str, list[Text]]:
+    """Return what is reproduced and what is not, by heading."""
+    tables, figures = summary.tables, summary.figures
+
+    def cells(name: str) -> list[Text]:
+        return [
+            [
+                _anchor(one.table), f", {cell.name}: {cell.ours}, paper {cell.paper} ", _difference(cell), " ",
+                *_record_links(cell),
+            ]
+            for one in tables for cell in getattr(one, name)
+        ]  # fmt: skip
+
+    drawn = [_anchor(each.figure) for each in figures if each.results and not each.missing]
+    rows = [(one, row[0].cell) for one in tables for row in one.rows if row[0].state == "elsewhere"]
+    return {
+        f"Within {CLOSE} points of the paper, or above": [
+            join(_anchor(one.table), f": {one.describe_close()}") for one in tables if one.close
+        ],
+        f"More than {FAR:g} points above the paper: the setups probably differ": cells("far_above"),
+        f"More than {CLOSE} points below the paper": cells("below"),
+        "Run, but not comparable with the paper": cells("incomparable"),
+        "Drawn from our runs; compare them with the paper's words": [join(link) for link in drawn],
+        "Not run yet": [
+            *(join(_anchor(one.table), f": {text}") for one in tables if (text := one.describe_open())),
+            *(join(_anchor(one.figure), f": {'; '.join(one.missing)}") for one in figures if one.missing),
+        ],
+        "Not run here, and why": [
+            *(join(_anchor(one.table), f", {cell.row}: {cell.elsewhere}") for one, cell in rows),
+            *(
+                join(_anchor(one.figure), ": a drawing of the framework; we show views of real images")
+                for one in figures
+                if one.figure.kind == "views"
+            ),
+        ],
+    }
 
 
 # --- a table ----------------------------------------------------------------------------------------------------------
 
 
-def _table_section(found: TableResult) -> Section:
+def _table_section(found: TableResult) -> doc.Section:
     table = found.table
     rows = []
     for row in found.rows:
         first = row[0].cell
         tags = {"quoted": first.quoted, f"not ours {ELSEWHERE}": bool(first.elsewhere), "added by us": first.added}
-        head: list[Text] = [first.row, *([Styled(tag, "tag")] for tag, shown in tags.items() if shown)]
-        rows.append([PageCell(head), *map(_cell, row)])
+        head: list[Text] = [first.row, *(join(Styled(tag, "tag")) for tag, shown in tags.items() if shown)]
+        rows.append([doc.Cell(head), *map(_cell, row)])
     missing = bool(found.describe_open())
-    return Section(
+    return doc.Section(
         table.id,
         table.title,
         [
             Paragraph(table.shows),
-            PageTable(label(table), ["", *table.columns], rows, f"{label(table)}: {found.tally}."),
+            doc.Table(label(table), ["", *table.columns], rows, f"{label(table)}: {found.tally}."),
             *(Paragraph(text) for text in (found.gains, found.order) if text),
             *_notes(table.notes),
             *_small([*found.sources, *found.protocols]),
@@ -157,10 +165,10 @@ def _table_section(found: TableResult) -> Section:
     )
 
 
-def _cell(one: CellResult) -> PageCell:
+def _cell(one: CellResult) -> doc.Cell:
     """Our number, the paper's, and links to the records, one line each."""
     if one.state == "empty":
-        return PageCell(["–"], "empty")
+        return doc.Cell(["–"], "empty")
     lines: list[Text] = []
     if one.values:
         lines.append([Styled(f"{one.mean:.2f}", "strong"), " ", _difference(one)])
@@ -173,7 +181,7 @@ def _cell(one: CellResult) -> PageCell:
         lines.append(_record_links(one))
     for stale in one.stale:
         lines.append([Styled("stale ", "stale"), _record_link(stale.result, "record", one.name), f": {stale}"])
-    return PageCell(lines, one.state)
+    return doc.Cell(lines, one.state)
 
 
 def _difference(one: CellResult) -> Styled:
@@ -185,10 +193,10 @@ def _difference(one: CellResult) -> Styled:
     return Styled(f"{mark} {signed(one.difference)}", f"diff {kind}")
 
 
-def _record_links(one: CellResult) -> list[str | Link]:
+def _record_links(one: CellResult) -> list[doc.Inline]:
     if len(one.results) == 1:
         return [_record_link(one.results[0], "record", one.name)]
-    links: list[str | Link] = ["records of seed"]
+    links: list[doc.Inline] = ["records of seed"]
     for result in one.results:
         links += [" ", _record_link(result, str(result.seed), f"{one.name}, seed {result.seed}")]
     return links
@@ -201,24 +209,24 @@ def _record_link(result: Result, text: str, about: str = "") -> Link:
 # --- a figure ---------------------------------------------------------------------------------------------------------
 
 
-def _figure_section(found: FigureResult) -> Section:
+def _figure_section(found: FigureResult) -> doc.Section:
     figure = found.figure
     ours: list[Block] = []
     if figure.kind != "views":
-        findings = Bullets(found.findings) if found.findings else Paragraph("Nothing to compare yet.")
-        ours = [Heading("Ours"), findings]
-        ours += [Heading("Missing"), Bullets(found.missing)] if found.missing else []
-    links: list[str | Link] = []
+        findings = doc.Bullets(found.findings) if found.findings else Paragraph("Nothing to compare yet.")
+        ours = [heading("Ours"), findings]
+        ours += [heading("Missing"), doc.Bullets(found.missing)] if found.missing else []
+    links: list[doc.Inline] = []
     for name, path in found.files.items():
         links += [", " if links else "Drawn from ", Link(name, path)]
     seeds = "" if figure.kind == "sweep" else " (the lowest seed of each run)"
-    paper: list[Block] = [Heading("The paper"), Paragraph(figure.behaviour)]
-    drawn = _view_table() if figure.kind == "views" else Charts(found.charts)
+    paper: list[Block] = [heading("The paper"), Paragraph(figure.behaviour)]
+    drawn = make_view_table() if figure.kind == "views" else doc.Charts(found.charts)
     # A single chart leaves room next to it.
     body: list[Block] = (
-        [Columns([[drawn], [*paper, *ours]])] if len(found.charts) == 1 else [drawn, Columns([paper, ours])]
+        [doc.Columns([[drawn], [*paper, *ours]])] if len(found.charts) == 1 else [drawn, doc.Columns([paper, ours])]
     )
-    return Section(
+    return doc.Section(
         figure.id,
         figure.title,
         [
@@ -233,38 +241,22 @@ def _figure_section(found: FigureResult) -> Section:
     )
 
 
-def _view_table() -> PageTable:
-    chart = draw_views()
-    rows = [
-        [
-            PageCell([name]),
-            *(
-                PageCell([[Image(encode_png(pixels), f"{name}, {column}")]])
-                for column, pixels in zip(chart.columns, images, strict=True)
-            ),
-        ]
-        for name, images in zip(chart.names, chart.grid, strict=True)
-    ]
-    caption = "Photographs of the bundled sample of CIFAR-10, and their views in the first epoch with seed 0."
-    return PageTable(chart.title, ["", *chart.columns], rows, caption, "views")
-
-
 # --- records and shared parts -----------------------------------------------------------------------------------------
 
 
-def _records_section(summary: Summary) -> Section:
+def _records_section(summary: Summary) -> doc.Section:
     blocks: list[Block] = [Paragraph("None yet.")]
     if summary.used:
         rows = [
-            [PageCell([[_record_link(one, one.name)]]), *(PageCell([text]) for text in describe_origin(one).values())]
+            [doc.Cell([[_record_link(one, one.name)]]), *(doc.Cell([text]) for text in describe_origin(one).values())]
             for one in summary.used
         ]
         columns = ["record", *describe_origin(summary.used[0])]
         caption = f"The {len(rows)} records that this page shows."
-        blocks = [PageTable("Records", columns, rows, caption, "list")]
+        blocks = [doc.Table("Records", columns, rows, caption, "list")]
     if summary.damaged:
-        blocks += [Heading("Skipped files"), Bullets([f"{path.name}: {why}" for path, why in summary.damaged])]
-    return Section("records", "Where the numbers come from", blocks, "Records")
+        blocks += [heading("Skipped files"), doc.Bullets([f"{path.name}: {why}" for path, why in summary.damaged])]
+    return doc.Section("records", "Where the numbers come from", blocks, "Records")
 
 
 def _anchor(part: Part) -> Link:
@@ -272,7 +264,7 @@ def _anchor(part: Part) -> Link:
 
 
 def _notes(notes: Iterable[str]) -> list[Block]:
-    return [Heading("Our notes"), Bullets(list(notes))] if notes else []
+    return [heading("Our notes"), doc.Bullets(list(notes))] if notes else []
 
 
 def _small(texts: Iterable[str]) -> list[Block]:

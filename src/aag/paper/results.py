@@ -30,6 +30,9 @@ class Result:
         """The resolved settings by option name."""
         return flatten(self.record["settings"])
 
+    def differences(self, experiment: Experiment, *ignored: str) -> dict[str, tuple[Any, Any]]:
+        return setting_differences(self.record["settings"], experiment, *ignored)
+
     @property
     def seed(self) -> int:
         return self.options["seed"]
@@ -90,7 +93,7 @@ class Results:
 
     def all_seeds(self, experiment: Experiment) -> list[Result]:
         """Return the records of this run with any seed, one per seed."""
-        found = [result for result in self.all if not differs(result, experiment, "seed")]
+        found = [result for result in self.all if not result.differences(experiment, "seed")]
         return list({result.seed: result for result in reversed(found)}.values())[::-1]
 
     def same_seed(self, experiment: Experiment) -> Result | None:
@@ -102,7 +105,7 @@ class Results:
         """Return the records that have this run's name with any seed, but other settings."""
         seeds = {seed: experiment.replace(seed=seed) for seed in {result.seed for result in self.all}}
         named = [result for result in self.all if result.name == seeds[result.seed].name]
-        found = [Stale(result, differs(result, seeds[result.seed])) for result in named]
+        found = [Stale(result, result.differences(seeds[result.seed])) for result in named]
         return [stale for stale in found if stale.differences]
 
     def shorter(self, experiment: Experiment) -> list[list[Result]]:
@@ -113,7 +116,7 @@ class Results:
         train = experiment.settings.train
         groups: dict[tuple[int, int, int], list[Result]] = {}
         for result in self.all:
-            if differs(result, experiment, "seed", "epochs", "rounds", "warmup_epochs"):
+            if result.differences(experiment, "seed", "epochs", "rounds", "warmup_epochs"):
                 continue
             epochs, rounds, warmup = (result.options[name] for name in ("epochs", "rounds", "warmup_epochs"))
             if epochs < train.epochs and (rounds == train.rounds or epochs * train.rounds == train.epochs * rounds):
@@ -173,10 +176,6 @@ class Results:
         return None
 
 
-def differs(result: Result, experiment: Experiment, *ignored: str) -> dict[str, tuple[Any, Any]]:
-    return setting_differences(result.record["settings"], experiment, *ignored)
-
-
 def setting_differences(settings: dict[str, Any], experiment: Experiment, *ignored: str) -> dict[str, tuple[Any, Any]]:
     """Return the options in which resolved settings differ from a run's, each with both values.
 
@@ -199,7 +198,12 @@ class _Invalid(ValueError):
     pass
 
 
-Schema = dict[str, Callable[[Any], bool]]
+Check = Callable[[Any], bool]
+Schema = dict[str, Check]
+
+
+def of_type(*kinds: type) -> Check:
+    return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
@@ -207,19 +211,17 @@ def is_number(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+    return isinstance(value, int) and is_number(value) and value >= 0
 
 
 def is_accuracy(value: Any) -> bool:
     return is_number(value) and 0 <= value <= 100
 
 
-def is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def is_point(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
+def is_curve(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(point, list) and len(point) == 2 and all(map(is_number, point)) for point in value
+    )
 
 
 def is_curves(value: Any) -> bool:
@@ -230,48 +232,40 @@ def is_curves(value: Any) -> bool:
     return all(isinstance(x, list) and all(map(is_number, x)) for x in lists) and len(set(map(len, lists))) <= 1
 
 
-def is_section(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or check(value)
-
-
 # By path: * is each element of a list, ? may be missing.
 RECORD: Schema = {
-    "name": is_text,
-    "settings.data": is_section,
-    "settings.data.source": is_text,
-    "settings.encoder": is_section,
-    "settings.encoder.network": is_text,
-    "settings.method": is_section,
-    "settings.method.name": is_text,
-    "settings.train": is_section,
+    "name": of_type(str),
+    "settings.data": of_type(dict),
+    "settings.data.source": of_type(str),
+    "settings.encoder": of_type(dict),
+    "settings.encoder.network": of_type(str),
+    "settings.method": of_type(dict),
+    "settings.method.name": of_type(str),
+    "settings.train": of_type(dict),
     "settings.train.epochs": lambda value: is_count(value) and value > 0,
     "settings.train.batch_size": is_count,
     "settings.train.rounds": is_count,
     "settings.train.warmup_epochs": is_count,
     "settings.train.seed": is_count,
-    "knn.last": or_none(is_accuracy),
-    "knn_by_epoch": lambda value: isinstance(value, list) and all(is_point(p) and is_accuracy(p[1]) for p in value),
-    "loss_by_epoch?": lambda value: isinstance(value, list) and all(map(is_point, value)),
+    "knn.last": lambda value: value is None or is_accuracy(value),
+    "knn_by_epoch": is_curve,
+    "loss_by_epoch?": is_curve,
     "curves?": is_curves,
-    "evaluation": lambda value: isinstance(value, list),
+    "evaluation": of_type(list),
     "evaluation.*.accuracy": is_accuracy,
-    "evaluation.*.protocol.evaluation": is_text,
+    "evaluation.*.protocol.evaluation": of_type(str),
     "evaluation.*.protocol.dimensions?": is_count,
-    "seconds": or_none(is_number),
-    "views_per_second?": or_none(is_number),
+    "seconds": lambda value: value is None or is_number(value),
+    "views_per_second?": lambda value: value is None or is_number(value),
     "sessions": lambda value: isinstance(value, list) and len(value) > 0,
-    "sessions.*.gpu": or_none(is_text),
+    "sessions.*.gpu": of_type(str, type(None)),
 }
 PROJECTION: Schema = {
     **{name: check for name, check in RECORD.items() if name.startswith("settings")},
     "x.*": is_number,
     "y.*": is_number,
     "labels.*": is_count,
-    "classes.*": is_text,
+    "classes.*": of_type(str),
 }
 
 

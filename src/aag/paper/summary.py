@@ -1,24 +1,12 @@
 """How far the paper is reproduced as a whole, and from which records."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from aag.paper.cells import CLOSE, FAR, CellResult, find_tables
-from aag.paper.experiments import PAPER, Figure, Part
+from aag.paper.cells import CLOSE, CellResult, find_tables
+from aag.paper.experiments import PAPER, Figure
 from aag.paper.findings import find_figure
 from aag.paper.results import Result, Results
-
-
-@dataclass(frozen=True)
-class Point:
-    """A line of a list: the tables or figures, what in them, and a text or a cell."""
-
-    parts: tuple[Part, ...]
-    name: str = ""
-    text: str = ""
-    cell: CellResult | None = None
 
 
 class Summary:
@@ -64,37 +52,6 @@ class Summary:
         if not self.results.all and not self.damaged:
             return [f"there is no record in {folder}: the page shows only the paper's numbers"]
         return [f"skipped {path}: {why}" for path, why in self.damaged]
-
-    def lists(self) -> dict[str, list[Point]]:
-        """Return what is reproduced and what is not, by heading."""
-
-        def cells(name: str) -> list[Point]:
-            return [Point((one.table,), cell.name, cell=cell) for one in self.tables for cell in getattr(one, name)]
-
-        drawn = tuple(each.figure for each in self.figures if each.results and not each.missing)
-        return {
-            f"Within {CLOSE} points of the paper, or above": [
-                Point((one.table,), text=one.describe_close()) for one in self.tables if one.close
-            ],
-            f"More than {FAR:g} points above the paper: the setups probably differ": cells("far_above"),
-            f"More than {CLOSE} points below the paper": cells("below"),
-            "Run, but not comparable with the paper": cells("incomparable"),
-            "Drawn from our runs": [Point(drawn, text="compare ours with the paper's words below")] if drawn else [],
-            "Not run yet": [
-                *(Point((one.table,), text=text) for one in self.tables if (text := one.describe_open())),
-                *(Point((one.figure,), text="; ".join(one.missing)) for one in self.figures if one.missing),
-            ],
-            "Not run here, and why": list(self._list_elsewhere()),
-        }
-
-    def _list_elsewhere(self) -> Iterator[Point]:
-        for one in self.tables:
-            for row in one.rows:
-                if row[0].state == "elsewhere":
-                    yield Point((one.table,), row[0].cell.row, row[0].cell.elsewhere)
-        for found in self.figures:
-            if found.figure.kind == "views":
-                yield Point((found.figure,), text="a drawing of the framework; we show views of real images")
 
 
 def _method(one: CellResult) -> str:

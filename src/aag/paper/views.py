@@ -1,15 +1,19 @@
 """Figure 1 with real images: photographs of the bundled sample, and the views of them that AAG trains on."""
 
-import numpy as np
+import io
+
 import torch
+from PIL import Image
 
 from aag import data
-from aag.pages.plots import ImageChart
+from aag.pages import document as doc
 from aag.rng import keys
 from aag.training import recipe_settings
 
+COLUMNS = ("image", "basic view 1", "basic view 2", "auxiliary view (AutoAugment)")
 
-def draw_views(images: int = 6) -> ImageChart:
+
+def make_view_table(images: int = 6) -> doc.Table:
     """Return a row for each image: itself, two basic views and the auxiliary one."""
     sample = data.load("sample", split="test")
     assert sample.labels is not None
@@ -19,7 +23,18 @@ def draw_views(images: int = 6) -> ImageChart:
     settings = recipe_settings("paper", "cifar10").resolve()
     augmentations = settings.method_type(settings.method_settings).augmentations()
     views = [augment(chosen, key=keys(0, 0, index, view)) for view, augment in enumerate(augmentations)]
-    columns = ("image", "basic view 1", "basic view 2", "auxiliary view (AutoAugment)")
-    names = tuple(sample.classes[int(sample.labels[place])] for place in index)
-    grid: np.ndarray = torch.stack([chosen, *views], 1).permute(0, 1, 3, 4, 2).numpy()
-    return ImageChart("Images and their views", names, columns, grid)
+    rows = []
+    for place, label in enumerate(sample.labels[index].tolist()):
+        name = sample.classes[label]
+        pictures = zip(COLUMNS, (chosen, *views), strict=True)
+        cells = [doc.Cell([[doc.Image(_png(view[place]), f"{name}, {column}")]]) for column, view in pictures]
+        rows.append([doc.Cell([name]), *cells])
+    caption = "Photographs of the bundled sample of CIFAR-10, and their views in the first epoch with seed 0."
+    return doc.Table("Images and their views", ["", *COLUMNS], rows, caption, "views")
+
+
+def _png(image: torch.Tensor) -> bytes:
+    """Encode uint8 [3, H, W]."""
+    file = io.BytesIO()
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, "PNG", optimize=True)
+    return file.getvalue()
