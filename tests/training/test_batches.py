@@ -10,7 +10,7 @@ from aag.training.batches import Batches
 class Keys(Augmentation):
     """Marks each image with its key."""
 
-    def draw(self, images, key):
+    def plain_views(self, images, key):
         return (images.float() + key[:, None, None, None] % 97).to(torch.uint8)
 
 

@@ -86,7 +86,7 @@ def test_the_ends_of_the_ranges_are_allowed():
 
 @pytest.mark.parametrize("changes", [{"knn_every": -1}, {"checkpoint_minutes": -1.0}, {"checkpoint_minutes": math.nan}])
 def test_how_a_run_is_watched_has_ranges_too(changes):
-    with pytest.raises(AAGError, match="must be at least 0"):
+    with pytest.raises(AAGError, match="must be at least 0|must be a finite number"):
         Execution(**changes)
 
 
@@ -97,7 +97,7 @@ def test_how_a_run_is_watched_has_ranges_too(changes):
         ({"bn_group_size": 48}, "batch size 128 is not a multiple of --bn-group-size 48"),
         ({"bn_group_size": 1}, "leaves batch norm nothing to compare"),
         ({"decay_at": (0.5, 1.5)}, "--decay-at takes fractions of the epochs"),
-        ({"epochs": 4, "warmup_epochs": 4}, "4 epochs of warm-up leave none of 4 to train; use --warmup-epochs 2"),
+        ({"epochs": 4, "warmup_epochs": 4}, "leaves none of 4 epochs to train; use --warmup-epochs 2"),
         ({"clusters": 50}, "--method aag has no option 'clusters'"),
         ({"source": "x"}, "has no option 'source'"),
     ],
