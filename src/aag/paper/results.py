@@ -179,11 +179,15 @@ class Results:
 def setting_differences(settings: dict[str, Any], experiment: Experiment, *ignored: str) -> dict[str, tuple[Any, Any]]:
     """Return the options in which resolved settings differ from a run's, each with both values.
 
-    The precision is ignored where the run leaves it to the device.
+    What the run leaves to the device (precision) or to the images (size) is ignored.
     """
-    automatic = ("precision",) * (experiment.settings.train.precision == "auto")
     found = differences(settings, experiment.resolved)
-    return {name: values for name, values in found.items() if name not in (*ignored, *automatic)}
+    automatic = {"precision": "auto", "image_size": None}
+    return {
+        name: (there, here)
+        for name, (there, here) in found.items()
+        if name not in ignored and not (name in automatic and here == automatic[name])
+    }
 
 
 def train_images(data: str) -> int:

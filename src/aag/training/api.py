@@ -129,11 +129,11 @@ def train_run(
     name = run_name(settings, recipe)
     device = find_device(execution.device)
     settings = settings.resolve(choose_precision(device, settings.train.precision))
-    if sets:
-        settings = settings.replace(image_size=sets[0].image_size)
     run = Run(execution.out or Path("runs") / name)
-    run.check(settings.to_json())  # before anything slow
+    known = settings.data.image_size or (run.settings()["data"]["image_size"] if run.exists() else None)
+    run.check(settings.replace(image_size=known).to_json())  # before anything slow
     train_set, test_set = sets or load_sets(settings, execution.data_root)
+    settings = settings.replace(image_size=train_set.image_size)  # which only the images can tell
     on_loaded((train_set, test_set))
     encoder = build_encoder(settings, train_set, backbone)
     choose_threads(device)
