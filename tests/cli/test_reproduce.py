@@ -39,7 +39,7 @@ def test_what_is_missing_is_run_recorded_and_then_skipped(npz):
     assert ran.out.endswith("\n2 recorded\n")
     assert recorded() == sorted([ours, theirs])
     record = json.loads((RESULTS / f"{ours}.json").read_text())
-    assert record["settings"] == experiment(npz).settings.resolve("fp32").to_json()
+    assert record["settings"] == experiment(npz, image_size=32).settings.resolve("fp32").to_json()
     assert "positive_gradient" in record["curves"]
     assert (RESULTS / "tsne" / f"{theirs}.json").exists()  # figure 2 needs it, and here was the run
     assert counts("table1") == [4, 2, 0, 0, 2]

@@ -179,15 +179,11 @@ class Results:
 def setting_differences(settings: dict[str, Any], experiment: Experiment, *ignored: str) -> dict[str, tuple[Any, Any]]:
     """Return the options in which resolved settings differ from a run's, each with both values.
 
-    What the run leaves to the device (precision) or to the images (size) is ignored.
+    What a run leaves to the device (precision) or to a user's own images (image size) is ignored.
     """
     found = differences(settings, experiment.resolved)
-    automatic = {"precision": "auto", "image_size": None}
-    return {
-        name: (there, here)
-        for name, (there, here) in found.items()
-        if name not in ignored and not (name in automatic and here == automatic[name])
-    }
+    open_names = [name for name in ("precision", "image_size") if found.get(name, (0, 0))[1] in ("auto", None)]
+    return {name: values for name, values in found.items() if name not in (*ignored, *open_names)}
 
 
 def train_images(data: str) -> int:
