@@ -36,6 +36,7 @@ class Stream(IntEnum):
     CLASSIFIER_INIT = -3
     CLUSTER_SAMPLES = -4
     KMEANS_SPLIT = -5
+    SAMPLE_ORDER = -6
 
 
 def keys(seed: int, epoch: int, image: Tensor, view: int = 0) -> Tensor:

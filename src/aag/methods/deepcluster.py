@@ -112,7 +112,7 @@ class DeepCluster(Method):
         u = uniforms(keys(self.seed, epoch, cluster, Stream.CLUSTER_SAMPLES), each).double()  # [k', each]
         place = torch.where(counts > each, torch.arange(each, device=device), (u * counts).long())
         drawn = by_cluster[starts + place].flatten()
-        return drawn[permutation(self.seed, epoch, len(drawn), device)][:n]
+        return drawn[permutation(self.seed, epoch, len(drawn), device, Stream.SAMPLE_ORDER)][:n]
 
     def embed(self, encoder: Encoder, views: Tensor) -> Embeddings:
         return encoder(views[0])[0][None]  # features [1, n, F]
