@@ -29,6 +29,9 @@ class Run:
         self.evaluation_file = self.folder / "evaluation.json"
         self.skipped_file = self.folder / "skipped.txt"
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
     @staticmethod
     def open(folder: str | Path) -> "Run":
         """Return a run that exists; a file inside its folder will do."""

@@ -49,6 +49,9 @@ class Settings:
     """Base of all settings. Building one with a value that a field does not accept raises an AAGError."""
 
     def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            if isinstance(value := getattr(self, field.name), list):
+                object.__setattr__(self, field.name, tuple(value))
         check_fields(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -92,7 +95,7 @@ class TrainSettings(Settings):
     accumulate: Annotated[int, Range(at_least=1)] = 1
     """Batches whose gradients are averaged before each optimizer step. Negatives come from one batch only."""
     freeze: tuple[str, ...] = ()
-    """Encoder parameters that are not trained: names or their beginnings, e.g. backbone.stem backbone.blocks.0"""
+    """Encoder parameters that are not trained, by name or part, e.g. backbone.stem backbone.blocks.0"""
     start_from: str | None = None
     """Run folder or encoder file whose weights to start from (short: --from)."""
     seed: Seed = 0
@@ -215,4 +218,4 @@ def from_json(kind: type[T], values: Any) -> T:
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if strange := sorted(set(values) - known):
         raise AAGError(f"unknown settings {', '.join(strange)} (from another version?)")
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    return kind(**values)

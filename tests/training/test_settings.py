@@ -98,8 +98,8 @@ def test_how_a_run_is_watched_has_ranges_too(changes):
         ({"bn_group_size": 1}, "leaves batch norm nothing to compare"),
         ({"decay_at": (0.5, 1.5)}, "--decay-at takes fractions of the epochs"),
         ({"epochs": 4, "warmup_epochs": 4}, "leaves none of 4 epochs to train; use --warmup-epochs 2"),
-        ({"clusters": 50}, "--method aag has no option 'clusters'"),
-        ({"source": "x"}, "has no option 'source'"),
+        ({"clusters": 50}, "unknown option of --method aag 'clusters'"),
+        ({"source": "x"}, "unknown option of --method aag 'source'"),
     ],
 )
 def test_what_does_not_go_together_is_told(changes, message):

@@ -18,7 +18,7 @@ from aag.settings import describe_type, option
 
 T = TypeVar("T")
 ALIASES = {"--norm-images": "--bn-group-size", "--from": "--start-from"}  # the first until version 0.3
-METAVARS = {str: "TEXT", int: "N", float: "X", Path: "PATH"}
+METAVARS = {str: "STR", int: "INT", float: "FLOAT", Path: "PATH"}
 
 
 def field_docs(kind: type) -> dict[str, str]:

@@ -60,6 +60,8 @@ def load_method(name: str) -> type[Method]:
 
 def register_method(kind: type[Method]) -> str:
     """Make a class known by its name in this process, and return that name."""
+    if not (inspect.isclass(kind) and issubclass(kind, Method)):
+        raise AAGError(f"a method is a name, FILE.py:CLASS, or a subclass of Method, not {kind!r:.60}")
     if methods().get(kind.name) is not kind:
         _registered[kind.name] = kind
     return kind.name

@@ -89,7 +89,7 @@ class Method(nn.Module):
         super().__init_subclass__()
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
-        if "recipes" not in vars(cls):
+        if not hasattr(cls, "recipes"):  # else those of the method that it extends
             about = (cls.__doc__ or cls.name).strip().splitlines()[0]
             cls.recipes = {cls.name: Recipe(about, "no results yet")}
 

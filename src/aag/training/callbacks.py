@@ -37,7 +37,7 @@ class KNN(Callback):
     """Weighted kNN of labelled test images among the un-augmented training images. It never steers training."""
 
     def __init__(self, train: ImageSet, test: ImageSet | None, every: int = 5) -> None:
-        """`every`: epochs between evaluations; 0 for only the last. Sets without labels are not evaluated."""
+        """`every`: epochs between evaluations; 0: only before and after training. Sets without labels are left out."""
         self.train, self.test, self.every = train, test, every
         self._labels: tuple[Tensor, Tensor] | None = None
         if test is not None and train.labels is not None and test.labels is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Self
 
 from aag.data.datasets import DATASETS
-from aag.errors import AAGError
+from aag.errors import AAGError, unknown
 from aag.methods import Method, MethodSettings, load_method
 from aag.nets import NetworkSettings
 from aag.settings import Precision, Range, Settings, TrainSettings, from_json, to_json
@@ -74,7 +74,7 @@ class RunSettings:
             elif name in own and name != "source":
                 sections.setdefault(own[name], {})[name] = value
             else:
-                raise AAGError(f"--method {self.method} has no option {name!r}")
+                raise unknown(f"option of --method {self.method}", name, ["data", *own])
         return replace(self, **{name: replace(getattr(self, name), **values) for name, values in sections.items()})
 
     def to_json(self) -> dict[str, Any]:
