@@ -255,9 +255,9 @@ def test_a_mistake_is_told_in_one_line_and_leaves_nothing_behind(words, told):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["evaluate"], "The run folder"),
+        (["evaluate"], "an argument is missing: The run folder; see aag evaluate --help"),
         (["evaluate", "run", "--k", "many"], "--k takes a whole number, not 'many'; see aag evaluate --help"),
-        (["data", "fetch"], "cifar10"),
+        (["data", "fetch"], "an argument is missing: cifar10, cifar100 or svhn"),
         (["bench", "--quik"], "unknown option '--quik'; did you mean --quick"),
     ],
 )

@@ -1,12 +1,12 @@
 """Recipes, options over recipes, and the names of runs."""
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aag import AAGError
 from aag.cli.train import parse_train
 from aag.methods import methods
 from aag.training import RunSettings, find_recipe, recipe_settings, recipes, run_name
@@ -103,9 +103,10 @@ def test_on_svhn_the_third_view_of_aag_is_its_own_policy_alone(recipe):
     assert (chosen.method_settings.auxiliary_crop, chosen.method_settings.policy) == ("padded", "imagenet")
 
 
-def test_an_unknown_recipe_is_told_with_its_near_match():
-    with pytest.raises(AAGError, match="unknown recipe 'papr'; did you mean paper"):
-        recipe_settings("papr")
+def test_a_file_is_the_same_method_however_its_path_is_written():
+    folder = Path(__file__).parents[2] / "examples"
+    written = recipe_settings("auto", "cifar10", f"{folder}/../examples/./vicreg.py:VICReg")
+    assert written == recipe_settings("auto", "cifar10", f"{folder}/vicreg.py:VICReg")
 
 
 # --- the names of runs ------------------------------------------------------------------------------------------------

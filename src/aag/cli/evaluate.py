@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.table import Table
 
@@ -13,6 +13,7 @@ from aag.errors import AAGError
 from aag.records import write_record
 from aag.runs import Run
 from aag.serving import evaluate_run, save_evaluation, write_projection
+from aag.settings import Precision
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,12 @@ class Evaluate:
     temperature: float = 0.1
     """Temperature of the kNN's votes."""
     linear: bool = True
-    """Linear evaluation too."""
+    """Linear evaluation, too."""
     linear_epochs: int = 50
     """Epochs of the linear layer."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     """Precision of the network. auto: bf16 on a GPU that has it, else fp32."""
     record: str = ""
     """Folder for a record of the finished run: settings, curves, numbers and provenance in one JSON file."""

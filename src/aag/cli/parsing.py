@@ -121,4 +121,6 @@ def _one_line(box: str, known: dict[str, Any]) -> str:
         return f"{name} takes {describe_type(known[name])}, not {value[1] or value[2]!r}"
     if name and "Missing" in message:
         return f"{name} needs a value: {describe_type(known[name])}"
+    if missing := re.match(r"Missing from .*?: \S+ (.*?)\.? \(required\)", message):
+        return f"an argument is missing: {missing[1]}"
     return message[:1].lower() + message[1:].rstrip(".") or "wrong arguments"

@@ -167,7 +167,7 @@ class Trainer:
                     warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
                     self.step.warm_up(lambda: self.batches.first(self.progress.epoch))
                 break
-            except torch.cuda.OutOfMemoryError:
+            except (AAGError, torch.cuda.OutOfMemoryError):
                 raise
             except Exception as error:
                 reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
