@@ -56,14 +56,9 @@ def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list
     return found
 
 
-def make_section(title: str, options: list[Any]) -> type:
-    """Make a group of options, shown under this title in the help."""
-    return make_dataclass(title, options, frozen=True)
-
-
 def parse(kind: type[T], command: str, arguments: Sequence[str]) -> T:
     """Parse the arguments of a command into its dataclass. A mistake raises an AAGError of one line."""
-    options = make_section(kind.__name__, options_of(kind, kind))
+    options = make_dataclass(kind.__name__, options_of(kind, kind), frozen=True)
     return kind(**vars(parse_sections(options, command, arguments, inspect.getdoc(kind) or "")))
 
 

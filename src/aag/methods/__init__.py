@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aag.errors import AAGError, unknown
 from aag.methods.base import (
+    BasicPreset,
     Embeddings,
     Extract,
     Method,
@@ -25,8 +26,8 @@ from aag.methods.base import (
 )
 
 __all__ = [
-    "Embeddings", "Extract", "Method", "MethodContext", "MethodSettings", "MultiViewSettings", "Recipe", "StepOutput",
-    "load_method", "methods", "register_method",
+    "BasicPreset", "Embeddings", "Extract", "Method", "MethodContext", "MethodSettings", "MultiViewSettings", "Recipe",
+    "StepOutput", "load_method", "methods", "register_method",
 ]  # fmt: skip
 
 

@@ -16,13 +16,14 @@ from aag.text import pluralize
 
 Embeddings = Tensor | tuple[Tensor, ...]  # dim 1 of every tensor is the batch: [views, n, …]
 Extract = Callable[[], tuple[Tensor, Tensor]]
+BasicPreset = Literal["paper", "isif", "simclr", "crop", "amdim"]
 
 
 @dataclass(frozen=True)
 class MethodSettings(Settings):
     """A method's own settings. A method's file subclasses this; each field becomes an option of `aag train`."""
 
-    basic: Literal["paper", "isif", "simclr", "crop", "amdim"] = "paper"
+    basic: BasicPreset = "paper"
     """Preset of the basic augmentation; crop leaves colours alone."""
     flip: bool = True
     """Flip images left to right at random. Turn off for digits and text."""

@@ -1,6 +1,5 @@
 """The settings of a whole run: data, encoder, method and training. They decide its numbers, and so its identity."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Self
 
@@ -57,10 +56,9 @@ class RunSettings:
 
     def options(self) -> dict[str, Any]:
         """Return all settings by option name: data, method, network, …"""
-        flat: dict[str, Any] = {"data": self.data.source, "method": self.method}
-        for part, name in self._fields():
-            if name != "source":
-                flat[name] = getattr(part, name)
+        flat = {"data": self.data.source, "method": self.method}
+        for part in (self.data, self.encoder, self.train, self.method_settings):
+            flat |= {field.name: getattr(part, field.name) for field in fields(part) if field.name != "source"}
         return flat
 
     def replace(self, **options: Any) -> Self:
@@ -100,8 +98,3 @@ class RunSettings:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise AAGError(f"these are not the settings of a run: {error}") from error
-
-    def _fields(self) -> Iterator[tuple[Any, str]]:
-        for part in (self.data, self.encoder, self.train, self.method_settings):
-            for field in fields(part):
-                yield part, field.name

@@ -4,7 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from aag import kernels, nets
 from aag.data import DATASETS, ImageSet
 from aag.errors import AAGError
 from aag.methods import Method, MethodContext
-from aag.nets import Encoder
+from aag.nets import Encoder, NetworkSettings
 from aag.provenance import provenance
 from aag.runs import Run, differences
 from aag.settings import TrainSettings, to_json
@@ -27,7 +27,6 @@ from aag.training.schedule import learning_rate
 from aag.training.step import Step
 
 LOG_STEPS = 50  # steps that one row of statistics in metrics.jsonl averages
-ENCODER_SECTION = ("network", "width", "head", "embedding", "bn_group_size")
 
 
 @dataclass
@@ -353,7 +352,7 @@ class Trainer:
         kind = type(self.method)
         return {
             "data": {"source": images.name, "image_size": images.image_size},
-            "encoder": {name: spec[name] for name in ENCODER_SECTION},
+            "encoder": {field.name: spec[field.name] for field in fields(NetworkSettings)},
             "method": {"name": getattr(kind, "name", kind.__qualname__), **to_json(self.method.settings)},
             "train": to_json(self.settings),
         }
