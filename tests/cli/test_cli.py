@@ -31,22 +31,12 @@ def test_help_names_every_command_and_a_first_step(words, capsys):
     assert max(map(len, said.out.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("word", ["--version", "-V"])
-def test_version(word, capsys):
-    assert main([word]) == 0
-    assert capsys.readouterr().out == f"aag {aag.__version__}\n"
-
-
 @pytest.mark.parametrize(("word", "near"), [("trian", "train"), ("eval", "evaluate"), ("bnech", "bench")])
 def test_an_unknown_command_is_told_with_its_near_match(word, near, capsys):
     assert main([word]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == f"error: unknown command {word!r}; did you mean {near}?\n"
-
-
-def test_an_unknown_command_near_to_none_lists_them_all():
-    assert all(command in refused("xyzzy") for command in COMMANDS)
 
 
 def options_in_help(*words: str) -> dict[str, str]:
@@ -182,12 +172,6 @@ def test_data_lists_the_four_sets(tmp_path, monkeypatch):
 def test_data_on_a_narrow_screen_cuts_no_path_off(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert "…" not in aag_("data").out
-
-
-def test_fetch_says_where_the_sample_is_stored():
-    ran = aag_("data", "fetch", "sample")
-    assert ran.code == 0
-    assert f"sample is stored in {Path(aag.__file__).parent / 'data' / 'sample'}" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aag.cli.train import parse_train
 from aag.methods import methods
@@ -138,26 +136,10 @@ def test_each_option_gives_another_name():
     assert len({run_name(BASE), *names}) == len(names) + 1
 
 
-@given(st.sets(st.sampled_from(OPTIONS)), st.sets(st.sampled_from(OPTIONS)))
-def test_names_are_the_same_just_when_the_settings_are(one, other):
-    a, b = (BASE.replace(**{name: OTHER[name] for name in chosen}) for chosen in (one, other))
-    same = one - {"width"} == other - {"width"} if "network" in one & other else one == other
-    assert (run_name(a) == run_name(b)) == same
-
-
 def test_a_width_that_means_nothing_is_not_in_the_name():
     settings = BASE.replace(network="alexnet")
     assert run_name(settings.replace(width=8)) == run_name(settings)
     assert settings.replace(width=8).resolve() == settings.resolve()
-
-
-def test_each_method_by_each_recipe_has_a_name_of_its_own():
-    """Recipes belong to a method, and another may be put in its place."""
-    shared = ["paper", "demo"]
-    names = {run_name(recipe_settings(recipe, "cifar10", method), recipe) for recipe in shared for method in ("aag",)}
-    names |= {run_name(recipe_settings(method, "cifar10"), method) for method in methods() if method != "aag"}
-    names |= {run_name(recipe_settings("demo", "cifar10", method), "demo") for method in methods() if method != "aag"}
-    assert len(names) == 2 * len(methods())
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,6 @@ SMALL: dict[str, dict] = {
 }
 VARIANTS = [
     ("instance", {"negatives": 8}),
-    ("isif", {"loss": "gnt-xent"}),
-    ("simclr", {"loss": "dclw", "optimizer": "sgd"}),
     ("moco", {"symmetric": True, "bn_group_size": 0}),
     (VICREG, {"expander": 32}),
 ]

@@ -46,13 +46,6 @@ def test_only_batches_above_256_warm_up_for_ten_epochs():
     assert rate(0, 10, warmup_epochs=2) == pytest.approx(0.03 / 20)
 
 
-def test_an_automatic_warm_up_leaves_half_of_a_short_run():
-    found = rates(10, range(40), batch_size=512, epochs=4)
-    assert max(found) == pytest.approx(0.12)
-    assert found.index(max(found)) in (19, 20)
-    assert found[-1] < 0.01
-
-
 def test_the_schedule_restarts_in_each_round():
     found = rates(10, range(60), epochs=6, rounds=3, warmup_epochs=1)
     assert found[:20] == found[20:40] == found[40:]
