@@ -77,8 +77,6 @@ def test_a_method_has_its_own_recipe_and_a_small_one(method):
     assert small.method == method
     assert small.encoder.width == 8
     assert small.train.batch_size == 32
-    names = {run_name(parsed("--method", name), "demo") for name in methods()}
-    assert len(names) == len(methods())
 
 
 def test_every_recipe_belongs_to_a_method_and_says_what_to_expect():
