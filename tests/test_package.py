@@ -102,20 +102,6 @@ def test_a_documented_call_has_its_signature(path):
     assert (positional, {p.name: p.default for p in parameters if p.kind is only}) == CALLS[path]
 
 
-def test_the_documented_calls_work_together(photographs):
-    images = photographs[:4]
-    for family in (aag.augment.BasicAugment(), aag.augment.AutoAugment("cifar10"), aag.augment.RandAugment()):
-        views = family(images, seed=0)
-        assert views.shape == images.shape
-        assert views.dtype == torch.uint8
-    assert torch.equal(aag.augment.apply_op("Invert", images), 255 - images)
-    rows = torch.eye(2)
-    assert aag.losses.gnt_xent(rows, rows, rows).item() == pytest.approx(-48.6137, abs=1e-4)  # decisions.md
-    assert aag.losses.nt_xent(rows, rows, rows).item() > 0
-    with pytest.raises(aag.AAGError, match="no such file or folder"):
-        aag.load("nowhere")
-
-
 # --- provenance -------------------------------------------------------------------------------------------------------
 
 
