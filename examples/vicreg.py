@@ -6,20 +6,20 @@ Bardes, Ponce, LeCun: "VICReg: Variance-Invariance-Covariance Regularization for
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aag.methods import Method, MethodContext, MultiViewSettings, Recipe, StepOutput
+from aag.methods import BasicPreset, Method, MethodContext, MultiViewSettings, Recipe, StepOutput
 from aag.nets import Encoder
 from aag.settings import Range
 
 
 @dataclass(frozen=True)
 class VICRegSettings(MultiViewSettings):
-    basic: Literal["paper", "isif", "simclr", "crop", "amdim"] = "simclr"
+    basic: BasicPreset = "simclr"
     expander: Annotated[int, Range(at_least=2)] = 2048
     """Width of the expander, whose output the loss compares."""
     invariance_weight: Annotated[float, Range(at_least=0)] = 25.0

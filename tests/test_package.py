@@ -102,29 +102,6 @@ def test_a_documented_call_has_its_signature(path):
     assert (positional, {p.name: p.default for p in parameters if p.kind is only}) == CALLS[path]
 
 
-def test_the_basic_augmentation_defaults_to_the_paper():
-    """decisions.md, "Basic view, in this order"."""
-    basic = aag.augment.BasicAugment()
-    assert basic == aag.augment.BasicAugment.preset("paper")
-    assert (basic.scale, basic.ratio) == ((0.2, 1.0), (3 / 4, 4 / 3))
-    assert (basic.brightness, basic.contrast, basic.saturation, basic.hue, basic.jitter) == (0.4, 0.4, 0.4, 0.1, 0.8)
-    assert (basic.gray, basic.flip, basic.blur, basic.blur_sigma, basic.blur_kernel) == (0.2, 0.5, 0.5, (0.1, 2.0), 3)
-
-
-def test_the_documented_calls_work_together(photographs):
-    images = photographs[:4]
-    for family in (aag.augment.BasicAugment(), aag.augment.AutoAugment("cifar10"), aag.augment.RandAugment()):
-        views = family(images, seed=0)
-        assert views.shape == images.shape
-        assert views.dtype == torch.uint8
-    assert torch.equal(aag.augment.apply_op("Invert", images), 255 - images)
-    rows = torch.eye(2)
-    assert aag.losses.gnt_xent(rows, rows, rows).item() == pytest.approx(-48.6137, abs=1e-4)  # decisions.md
-    assert aag.losses.nt_xent(rows, rows, rows).item() > 0
-    with pytest.raises(aag.AAGError, match="no such file or folder"):
-        aag.load("nowhere")
-
-
 # --- provenance -------------------------------------------------------------------------------------------------------
 
 
@@ -189,7 +166,3 @@ def test_a_package_installed_below_someone_elses_checkout_does_not_take_its_comm
     git(copied, "init", "--quiet")  # a project whose ignored .venv holds aag
     git(copied, "commit", "--quiet", "--allow-empty", "--message", "theirs", "--no-verify")
     assert commit(copied, AAG_COMMIT="ours") == "ours"
-
-
-def test_without_git_the_environment_says_the_commit(copied, tmp_path):
-    assert commit(copied, AAG_COMMIT="abc123", PATH=str(tmp_path)) == "abc123"

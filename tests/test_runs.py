@@ -171,15 +171,10 @@ def test_a_record_of_damaged_metrics_takes_the_evaluation_s_number_and_says_what
     assert record["missing"] == "2 epochs of 4 not in metrics.jsonl"
     assert record["seconds"] is None
     assert [epoch for epoch, _ in record["loss_by_epoch"]] == [1, 2]
-
-
-def test_a_record_without_metrics_has_the_evaluation_and_says_so(tmp_path):
-    run = made(tmp_path / "run")
     run.metrics_file.unlink()
     record = make_record(run)
     assert record["knn"] == {"last": 34.0, "best": None, "best_epoch": None, "reported": "last"}
     assert record["missing"] == "4 epochs of 4 not in metrics.jsonl"
-    assert record["knn_by_epoch"] == record["loss_by_epoch"] == []
 
 
 def test_a_run_that_is_not_finished_is_not_recorded(tmp_path):

@@ -29,6 +29,9 @@ class Run:
         self.evaluation_file = self.folder / "evaluation.json"
         self.skipped_file = self.folder / "skipped.txt"
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
     @staticmethod
     def open(folder: str | Path) -> "Run":
         """Return a run that exists; a file inside its folder will do."""
@@ -56,8 +59,16 @@ class Run:
             if different := differences(there, settings):
                 if extends(there, settings):
                     return
-                told = "; ".join(f"{name} {a} there, {b} here" for name, (a, b) in different.items())
-                raise AAGError(f"{self.folder} holds a run with other settings ({told}); {_advice(different, self)}")
+                told = [f"{name} {a} there, {b} here" for name, (a, b) in different.items()]
+                if len(told) > 6:
+                    told[5:] = [f"{len(told) - 5} more"]
+                advice = "choose another --out"
+                if different.keys() == {"epochs"}:
+                    advice = (
+                        "this schedule depends on the number of epochs, so the run cannot be extended; "
+                        f"to train on from its weights use --from {self.folder} with another --out"
+                    )
+                raise AAGError(f"{self.folder} holds a run with other settings ({'; '.join(told)}); {advice}")
         elif os.path.exists(self.folder):
             if not os.path.isdir(self.folder):
                 raise AAGError(f"{self.folder} is a file, not a run folder; choose another --out")
@@ -172,15 +183,6 @@ def extends(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
     different = differences(there, here)
     constant = here["train"]["schedule"] == "constant" and here["train"]["rounds"] == 1
     return set(different) == {"epochs"} and different["epochs"][0] < different["epochs"][1] and constant
-
-
-def _advice(different: Mapping[str, Any], run: Run) -> str:
-    if set(different) == {"epochs"}:
-        return (
-            f"this schedule depends on the number of epochs, so the run cannot be extended; "
-            f"to train on from its weights use --from {run.folder} with another --out"
-        )
-    return "choose another --out"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ command line, its help and validation read it from there. Nothing here imports t
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from operator import ge, gt, le, lt
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -27,16 +28,12 @@ class Range:
     below: float | None = None
 
     def __contains__(self, value: float) -> bool:
-        return (
-            (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.below is None or value < self.below)
-        )
+        tests = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
+        return all(test(value, vars(self)[name]) for name, test in tests.items() if vars(self)[name] is not None)
 
     def __str__(self) -> str:
-        limits = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
-        return " and ".join(f"{name} {value:g}" for name, value in limits.items() if value is not None)
+        limits = (f"{name.replace('_', ' ')} {limit:g}" for name, limit in vars(self).items() if limit is not None)
+        return " and ".join(limits)
 
 
 Temperature = Annotated[float, Range(at_least=0.001, at_most=1000)]
@@ -49,14 +46,13 @@ class Settings:
     """Base of all settings. Building one with a value that a field does not accept raises an AAGError."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
-
-    def to_json(self) -> dict[str, Any]:
-        return to_json(self)
-
-    @classmethod
-    def from_json(cls, values: Any) -> Self:
-        return from_json(cls, values)
+        """Check every field by its annotation."""
+        hints = get_type_hints(type(self), include_extras=True)
+        for name, value in list(vars(self).items()):
+            if isinstance(value, list):
+                value = tuple(value)
+                object.__setattr__(self, name, value)
+            _check(name, value, hints[name])
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ class TrainSettings(Settings):
     accumulate: Annotated[int, Range(at_least=1)] = 1
     """Batches whose gradients are averaged before each optimizer step. Negatives come from one batch only."""
     freeze: tuple[str, ...] = ()
-    """Encoder parameters that are not trained: names or their beginnings, e.g. backbone.stem backbone.blocks.0"""
+    """Encoder parameters that are not trained, by name or part, e.g. backbone.stem backbone.blocks.0"""
     start_from: str | None = None
     """Run folder or encoder file whose weights to start from (short: --from)."""
     seed: Seed = 0
@@ -132,13 +128,6 @@ class TrainSettings(Settings):
 def option(name: str) -> str:
     """The command-line spelling of a setting."""
     return f"--{name.replace('_', '-')}"
-
-
-def check_fields(settings: Any) -> None:
-    """Raise an AAGError for the first field whose value its annotation does not accept."""
-    hints = get_type_hints(type(settings), include_extras=True)
-    for field in fields(settings):
-        _check(field.name, getattr(settings, field.name), hints[field.name])
 
 
 def _check(name: str, value: Any, kind: Any) -> None:
@@ -215,4 +204,4 @@ def from_json(kind: type[T], values: Any) -> T:
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if strange := sorted(set(values) - known):
         raise AAGError(f"unknown settings {', '.join(strange)} (from another version?)")
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    return kind(**values)

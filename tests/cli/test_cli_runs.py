@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from commands import QUICK, Ran, aag_, refused
 from PIL import Image
 
 import aag
-from aag.cli import main
 from aag.runs import Run
 from aag.training import recipe_settings
 
@@ -85,29 +83,6 @@ def test_the_same_command_again_says_it_is_complete_and_changes_nothing(trained)
     assert all(torch.equal(weights[name], value) for name, value in aag.load(trained.folder).state_dict().items())
 
 
-def test_other_settings_in_the_same_folder_are_refused(trained):
-    told = refused(*trained.command, "--temperature", 0.2)
-    assert "holds a run with other settings (temperature 0.1 there, 0.2 here); choose another --out" in told
-
-
-def test_the_folder_is_named_after_the_settings(npz, capsys):
-    words = ["train", "--data", str(npz), *QUICK, "--epochs", "1", "--batch-size", "48", "--auxiliary", "none"]
-    assert main(words) == 0
-    folder = Path("runs/tiny-resnet18-paper-seed0-width=4-epochs=1-batch-size=48-auxiliary=none")
-    assert folder.is_dir()
-    assert f"  aag evaluate {folder}\n" in capsys.readouterr().out
-
-
-def test_a_second_folder_of_the_same_name_is_told_apart(npz, tmp_path):
-    words = [*QUICK, "--epochs", 1, "--batch-size", 48, "--auxiliary", "none"]
-    assert aag_("train", "--data", npz, *words).code == 0
-    other = tmp_path / "tiny.npz"
-    other.write_bytes(npz.read_bytes())
-    told = refused("train", "--data", other, *words)
-    assert f"data {npz} there, {other} here" in told
-    assert "--out" in told
-
-
 def test_evaluate_shows_and_saves_numbers_with_their_protocols(trained, tmp_path):
     records = tmp_path / "records"
     ran = aag_("evaluate", trained.folder, "--device", "cpu", "--record", records)
@@ -152,22 +127,13 @@ def test_evaluate_without_the_linear_layer_and_with_another_k(trained):
     ("words", "told"),
     [
         (["--k", "0"], "k must be at least 1"),
-        (["--temperature", "0"], "temperature must be above 0"),
         (["--linear-epochs", "0"], "epochs and batch_size must be at least 1"),
-        (["--device", "gpu"], "unknown device 'gpu'"),
         (["--precision", "fp16"], "--precision takes one of auto, bf16, fp32, not 'fp16'"),
         (["--data", "smaple"], "unknown data set 'smaple'; did you mean sample"),
     ],
 )
 def test_mistakes_in_evaluating_are_told_in_one_line(trained, words, told):
     assert told in refused("evaluate", trained.folder, *words)
-
-
-def test_a_folder_that_is_no_run_is_named(tmp_path):
-    assert "nowhere: no such run folder" in refused("evaluate", "nowhere")
-    assert f"{tmp_path} is not a run folder: it holds no config.json" in refused("evaluate", tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    assert f"{tmp_path / 'config.json'} is damaged: it is not JSON" in refused("evaluate", tmp_path)
 
 
 def test_a_run_that_has_saved_no_encoder_yet_is_named(tmp_path):
@@ -226,47 +192,6 @@ def test_an_evaluation_on_a_full_disk_is_printed_before_it_is_lost(trained, monk
     assert re.fullmatch(r"error: cannot write .*evaluation\.json: No space left on device\n", ran.err)
 
 
-def test_a_run_without_whole_metrics_is_recorded_by_its_evaluation(trained, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(trained.folder, folder)
-    run = Run(folder)
-    accuracy = [row["knn"] for row in run.metrics() if row["kind"] == "knn"][-1]
-    command = [*trained.command[:-1], folder]
-    for content, missing in (
-        (b"".join(run.metrics_file.read_bytes().splitlines(True)[:4]), "1 epoch of 2"),
-        (None, "2 epochs of 2"),
-    ):
-        if content is None:
-            run.metrics_file.unlink()
-        else:
-            run.metrics_file.write_bytes(content)
-        ran = aag_("evaluate", folder, "--linear-epochs", 50, "--record", tmp_path / "records")
-        assert (ran.code, ran.err) == (0, "")
-        (path,) = (tmp_path / "records").iterdir()
-        record = json.loads(path.read_text())
-        assert record["knn"]["last"] == round(accuracy, 2)
-        assert record["missing"] == f"{missing} not in metrics.jsonl"
-        again = aag_(*command)
-        assert (again.code, again.err) == (0, "")
-        assert f"warning: {missing} not in metrics.jsonl\n" in again.out
-
-
-def test_a_config_that_holds_no_settings_is_one_line(trained, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(trained.folder, folder)
-    (folder / "config.json").write_text("[]")
-    for words in (("evaluate", folder), (*trained.command[:-1], folder)):
-        assert "config.json is damaged: it holds '[]', not settings by name" in refused(*words)
-
-
-def test_a_file_of_a_run_stands_for_the_run(trained, tmp_path):
-    ran = aag_("evaluate", trained.folder / "encoder.safetensors", "--no-linear", "--k", 100_000)
-    assert (ran.code, ran.err) == (0, "")
-    assert "k 96" in ran.words  # as many as there are
-    shutil.copy(trained.folder / "encoder.safetensors", tmp_path / "alone.safetensors")
-    assert "is a file; give a run folder, which aag train makes" in refused("evaluate", tmp_path / "alone.safetensors")
-
-
 # --- images without labels --------------------------------------------------------------------------------------------
 
 
@@ -307,14 +232,6 @@ def test_a_folder_of_pictures_trains(photos, size):
     assert "my photos [2019] has no labels, and evaluation needs them; give labelled data with --data" in told
 
 
-def test_a_run_without_labels_is_evaluated_on_data_that_has_them(photos, npz):
-    assert aag_("train", "--data", photos, "--batch-size", 8, "--epochs", 1, *QUICK, "--out", "run").code == 0
-    ran = aag_("evaluate", "run", "--data", npz, "--linear-epochs", 1)
-    assert (ran.code, ran.err) == (0, "")
-    results = json.loads(next(Path("run").glob("evaluation-*.json")).read_text())["results"]
-    assert {row["protocol"]["data"] for row in results} == {"tiny"}
-
-
 def test_another_set_is_taken_at_the_size_that_was_trained(photos, tmp_path, photographs):
     words = ["--batch-size", 8, "--epochs", 1, *QUICK, "--image-size", 16, "--out", "run"]
     assert aag_("train", "--data", photos, *words).code == 0
@@ -322,9 +239,6 @@ def test_another_set_is_taken_at_the_size_that_was_trained(photos, tmp_path, pho
         path = tmp_path / "other" / ("train", "test")[i % 2] / str(i % 3) / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
-    config = json.loads(Path("run/config.json").read_text())
-    config["data"]["image_size"] = None  # as for an .npz of that size
-    Path("run/config.json").write_text(json.dumps(config))
     assert aag_("evaluate", "run", "--data", tmp_path / "other", "--linear-epochs", 1).code == 0
     results = json.loads(Path("run/evaluation-other.json").read_text())["results"]
     assert {row["protocol"]["image_size"] for row in results} == {16}

@@ -125,7 +125,7 @@ def test_a_second_ctrl_c_stops_at_once_and_keeps_the_last_checkpoint(npz, signal
     assert checkpoint.load(Path("run/last.ckpt"))[1]["step"] == 0
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.05, 0.15, 0.3, 0.6, 1.0, 1.5, 2.5])
+@pytest.mark.parametrize("delay", [0.0, 0.2, 0.8, 2.0])
 def test_ctrl_c_while_the_program_starts_is_one_word(npz, tmp_path, delay):
     """While libraries are imported they swallow the signal or print tracebacks of their own."""
     words = ["train", "--data", npz, *QUICK, "--epochs", 400, "--batch-size", 8, "--out", tmp_path / "run"]

@@ -1,6 +1,5 @@
 """Weighted kNN against a plain loop."""
 
-import json
 import math
 
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aag.errors import AAGError
-from aag.evaluate import knn, knn_accuracy, knn_predict, knn_protocol, used_k
+from aag.evaluate import knn, knn_accuracy, knn_predict
 
 
 def clusters(n: int, labels: list[int], seed: int, width: int = 6, spread: float = 1.0):
@@ -135,20 +134,9 @@ def test_bad_sets_give_one_line(position, value, line):
     with pytest.raises(AAGError, match=line) as caught:
         knn_accuracy(*sets)
     assert "\n" not in str(caught.value)
-
-
-def test_bad_settings():
-    with pytest.raises(AAGError, match="k must be at least 1, got 0"):
-        knn_accuracy(*GOOD, k=0)
-    with pytest.raises(AAGError, match=r"temperature must be above 0, got 0\.0"):
-        knn_accuracy(*GOOD, temperature=0.0)
-
-
-def test_protocol_is_json():
-    assert (used_k(20, 256), used_k(100_000, 256)) == (20, 256)
-    protocol = knn_protocol(k=20, layer="features")
-    assert json.loads(json.dumps(protocol)) == protocol
-    assert (protocol["k"], protocol["temperature"], protocol["layer"]) == (20, 0.1, "features")
+    for wrong in ({"k": 0}, {"temperature": 0.0}):
+        with pytest.raises(AAGError, match="must be"):
+            knn_accuracy(*GOOD, **wrong)
 
 
 @pytest.mark.gpu

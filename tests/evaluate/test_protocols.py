@@ -69,10 +69,6 @@ def test_the_defaults_are_the_papers_and_k_is_the_one_used(encoder, sets):
     assert (linear["epochs"], linear["lr"], linear["batch_size"], linear["weight_decay"]) == (50, 0.01, 128, 0.0)
 
 
-def test_linear_evaluation_is_optional(encoder, sets):
-    assert len(evaluate_encoder(encoder, *sets, linear=False)) == 2
-
-
 def test_the_encoder_is_not_changed(encoder, sets):
     encoder.train()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
@@ -93,20 +89,3 @@ def test_missing_labels_give_an_error_with_the_remedy(encoder, sets, unlabelled)
 def test_a_missing_test_split_is_an_error(encoder, sets):
     with pytest.raises(AAGError, match=r"noise has no test part, and evaluation needs one; .*test/ beside train/"):
         evaluate_encoder(encoder, sets[0], None)
-
-
-def test_missing_labels_are_reported_before_a_missing_test_split(encoder, sets):
-    with pytest.raises(AAGError, match="no labels"):
-        evaluate_encoder(encoder, replace(sets[0], labels=None, classes=()), None)
-
-
-@pytest.mark.parametrize("wrong", [{"k": 0}, {"temperature": 0.0}, {"linear_epochs": 0}])
-def test_numbers_out_of_range_are_refused(encoder, sets, wrong):
-    with pytest.raises(AAGError, match="must be"):
-        evaluate_encoder(encoder, *sets, **wrong)
-
-
-def test_images_of_another_size_are_refused(sets):
-    alexnet = nets.build(nets.EncoderSpec("alexnet", image_size=32))
-    with pytest.raises(AAGError, match="built for 32×32 images; got 16×16"):
-        evaluate_encoder(alexnet, *sets)

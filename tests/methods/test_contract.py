@@ -233,6 +233,15 @@ def test_a_file_without_the_method_is_named(tmp_path, content, name, message):
         load_method(f"{tmp_path / 'mine.py'}:{name}")
 
 
-def test_an_unknown_name_is_told_with_its_near_match():
-    with pytest.raises(AAGError, match=r"unknown method 'simcrl'; did you mean simclr.*FILE\.py:CLASS"):
-        load_method("simcrl")
+@pytest.mark.parametrize("output", [lambda loss: loss, lambda loss: StepOutput(loss, (loss.detach(),))])
+def test_a_loss_that_returns_something_else_is_named(output, photographs):
+    class Odd(Method):
+        log_names = ("one", "two")
+
+        def loss(self, embeddings, index):
+            return output(embeddings.square().mean())
+
+    made = make("simclr", photographs)
+    step = Step(made.step.encoder, Odd(), made.step.settings, made.step.runtime)
+    with pytest.raises(AAGError, match=r"Odd\.loss must return a StepOutput that logs 2 numbers"):
+        step(made.batch(), 0.1)

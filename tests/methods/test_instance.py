@@ -20,11 +20,6 @@ def embeddings(seed, n=4, d=6):
     return torch.randn(1, n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_one_view_without_a_flip():
-    (augmentation,) = instance().augmentations()
-    assert augmentation.flip == 0
-
-
 def test_loss_equals_the_loop():
     method = instance().double()
     x, index = embeddings(0), torch.tensor([3, 0, 11, 5])

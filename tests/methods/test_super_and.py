@@ -44,10 +44,6 @@ def slow_loss(x, index, method):
     return total / count
 
 
-def test_two_views_with_flips(method):
-    assert [augmentation.flip for augmentation in method.augmentations()] == [0.5, 0.5]
-
-
 @pytest.mark.parametrize("epoch", [0, 200 + 80, 800 + 199])
 def test_loss_and_gradient_equal_the_loop(method, epoch):
     method.before_epoch(epoch - epoch % 200, extract)

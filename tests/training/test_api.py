@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import DEFAULTS, losses, rows, state
+from small_runs import DEFAULTS, losses, rows, state, stop_after
 from torch import nn
 
 import aag
@@ -69,7 +69,7 @@ def test_a_labelled_pair_is_evaluated_by_knn(train, photographs):
         ("nowhere/images", "no such file or folder: nowhere/images"),
     ],
 )
-def test_other_things_are_refused(train, images, message, tmp_path):
+def test_other_images_are_refused(train, images, message, tmp_path):
     with pytest.raises(AAGError, match=message):
         train(images)
     assert not (tmp_path / "run").exists()
@@ -107,10 +107,14 @@ def test_a_backbone_of_ones_own_is_trained_saved_and_loaded(train, photographs):
 def test_a_method_object_trains_as_its_name_does(train):
     named = train(out="named", method="simclr", temperature=0.3, optimizer="sgd")
     made = train(method=SimCLR(SimCLRSettings(temperature=0.3)), optimizer="sgd")
-    assert rows(made.run) == rows(named.run)
-    assert made.run.settings() == named.run.settings()
-    with pytest.raises(AAGError, match="give temperature to the method itself"):
+    by_class = train(out="class", method=SimCLR, temperature=0.3, optimizer="sgd")
+    for result in (made, by_class):
+        assert rows(result.run) == rows(named.run)
+        assert result.run.settings() == named.run.settings()
+    with pytest.raises(AAGError, match="give temperature to the method's own settings"):
         train(out="other", method=SimCLR(), temperature=0.3)
+    with pytest.raises(AAGError, match="or a subclass of Method, not <class 'int'>"):
+        train(out="other", method=int)
 
 
 def test_a_class_of_ones_own_is_known_by_its_name(train):
@@ -122,10 +126,21 @@ def test_a_class_of_ones_own_is_known_by_its_name(train):
             return output._replace(loss=1 - output.log[0] + 0 * output.loss)
 
     result = train(method=Closer())
-    assert result.run.settings()["method"]["name"] == "closer"
-    assert "closer" in result.run.name
-    with pytest.raises(AAGError, match="--method closer has no option 'queue'"):
+    settings = result.run.settings()
+    assert settings["method"]["name"] == "closer"
+    assert settings["train"]["optimizer"] == "lars"  # the recipe of the method that it extends
+    assert "simclr-closer" in result.run.name
+    with pytest.raises(AAGError, match="unknown option of --method closer 'queue'"):
         train(out="other", method=Closer(), queue=3)
+
+
+def test_lists_paths_and_devices_are_options_too(train, tmp_path):
+    train(out="first")
+    options = {"freeze": ["backbone.stem"], "start_from": tmp_path / "first", "device": torch.device("cpu")}
+    settings = train(**options).run.settings()["train"]
+    assert (settings["freeze"], settings["start_from"]) == (["backbone.stem"], str(tmp_path / "first"))
+    with pytest.raises(AAGError, match="leave data= out"):
+        train(data="cifar10")
 
 
 # --- other weights to start from --------------------------------------------------------------------------------------
@@ -151,6 +166,14 @@ def test_weights_that_do_not_fit_are_refused(train):
         train(out="wide", start_from=str(first.run.folder), width=8)
     with pytest.raises(AAGError, match="no such file or folder: nowhere"):
         train(out="other", start_from="nowhere")
+
+
+def test_a_run_resumes_without_the_weights_it_started_from(train):
+    first = train()
+    options = {"out": "second", "start_from": str(first.run.folder), "epochs": 2}
+    assert not train(**options, should_stop=stop_after(1)).complete
+    first.run.encoder_file.unlink()
+    assert train(**options).complete
 
 
 # --- the identity of a run --------------------------------------------------------------------------------------------
@@ -210,6 +233,6 @@ def test_options_that_have_no_effect_are_refused(train):
         train(optimizer="lars", nesterov=True)
     with pytest.raises(AAGError, match="--decay-by has no effect with --schedule cosine"):
         train(decay_by=0.5)
-    with pytest.raises(AAGError, match="--method aag has no option 'clusters'"):
+    with pytest.raises(AAGError, match="unknown option of --method aag 'clusters'"):
         train(clusters=5)
     assert not Path("runs").exists()

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 import pytest
 
 from aag import AAGError
-from aag.methods.simclr import SimCLRSettings
 from aag.runs import differences, flatten
-from aag.settings import Range, Settings, TrainSettings
-from aag.training import DataSettings, Execution, RunSettings, recipe_settings
+from aag.settings import Range, Settings, from_json, to_json
+from aag.training import Execution, RunSettings, recipe_settings
 
 PAPER = recipe_settings("paper", "cifar10")
 
@@ -27,16 +26,10 @@ def refused(settings: RunSettings = PAPER, **changes: Any) -> str:
     ("field", "value", "near"),
     [
         ("loss", "gntxent", "gnt-xent"),
-        ("loss", "NT-Xent", "nt-xent"),
         ("schedule", "cosin", "cosine"),
-        ("basic", "smclr", "simclr"),
         ("auxiliary", "auto-augment", "autoaugment"),
-        ("auxiliary_crop", "padding", "padded"),
-        ("policy", "cifar", "cifar10"),
-        ("forward", "perview", "per-view"),
         ("head", "lineal", "linear"),
         ("precision", "bf-16", "bf16"),
-        ("optimizer", "adams", "adam"),
     ],
 )
 def test_an_unknown_name_is_told_with_its_near_match(field, value, near):
@@ -84,12 +77,6 @@ def test_the_ends_of_the_ranges_are_allowed():
     Execution(knn_every=0, checkpoint_minutes=0.0)
 
 
-@pytest.mark.parametrize("changes", [{"knn_every": -1}, {"checkpoint_minutes": -1.0}, {"checkpoint_minutes": math.nan}])
-def test_how_a_run_is_watched_has_ranges_too(changes):
-    with pytest.raises(AAGError, match=r"must be (at least 0|a finite number)"):
-        Execution(**changes)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -98,8 +85,8 @@ def test_how_a_run_is_watched_has_ranges_too(changes):
         ({"bn_group_size": 1}, "leaves batch norm nothing to compare"),
         ({"decay_at": (0.5, 1.5)}, "--decay-at takes fractions of the epochs"),
         ({"epochs": 4, "warmup_epochs": 4}, "leaves none of 4 epochs to train; use --warmup-epochs 2"),
-        ({"clusters": 50}, "--method aag has no option 'clusters'"),
-        ({"source": "x"}, "has no option 'source'"),
+        ({"clusters": 50}, "unknown option of --method aag 'clusters'"),
+        ({"source": "x"}, "unknown option of --method aag 'source'"),
     ],
 )
 def test_what_does_not_go_together_is_told(changes, message):
@@ -171,8 +158,8 @@ def test_annotations_are_the_whole_declaration():
         names: tuple[str, ...] = ()
         limit: Annotated[int, Range(at_least=1)] | None = None
 
-    assert Own(limit=None).to_json() == {"share": 0.5, "names": [], "limit": None}
-    assert Own.from_json({"names": ["a"]}) == Own(names=("a",))
+    assert to_json(Own(limit=None)) == {"share": 0.5, "names": [], "limit": None}
+    assert from_json(Own, {"names": ["a"]}) == Own(names=("a",)) == Own(names=["a"])
     for wrong, message in (
         ({"share": 1.0}, "--share must be above 0 and below 1, not 1"),
         ({"share": "a"}, "--share must be a number, not 'a'"),
@@ -182,14 +169,3 @@ def test_annotations_are_the_whole_declaration():
     ):
         with pytest.raises(AAGError, match=message):
             Own(**wrong)
-
-
-def test_settings_are_frozen_and_checked_when_made():
-    with pytest.raises(AAGError, match="--epochs must be at least 1, not 0"):
-        TrainSettings(epochs=0)
-    with pytest.raises(AAGError, match="--image-size must be at least 8"):
-        DataSettings(image_size=1)
-    with pytest.raises(AAGError, match="unknown loss"):
-        SimCLRSettings(loss="own")  # type: ignore[arg-type]
-    with pytest.raises(AttributeError):
-        TrainSettings().epochs = 3  # type: ignore[misc]

@@ -188,7 +188,32 @@ def test_a_method_that_draws_its_layers_starts_by_the_seed(images):
     assert not torch.equal(weights[0], weights[2])
 
 
-def test_images_of_other_channels_are_refused(photographs):
+def test_a_trainer_that_was_stopped_goes_on(images):
+    whole, stopped = make(images, epochs=2), make(images, epochs=2)
+    events = Events()
+    stopped.callbacks, stopped.should_stop = (events,), stop_after(2)
+    assert not stopped.fit()
+    stopped.should_stop = lambda: False
+    assert whole.fit()
+    assert stopped.fit()
+    expected = whole.step.state()
+    assert all(torch.equal(value, expected[name]) for name, value in stopped.step.state().items())
+    assert events.seen.count("epoch 0") == 1
+
+
+def test_wrong_parts_are_refused(images, photographs):
+    encoder, method, settings = make(images).encoder, make(images).method, TrainSettings(batch_size=16)
     gray = ImageSet("gray", photographs[:80, :1].contiguous())
-    with pytest.raises(AAGError, match="training takes images of 3 channels; gray has 1"):
-        make(gray)
+    small = ImageSet("small", photographs[:80, :, :16, :16].contiguous())
+    for parts, message in (
+        ((encoder.backbone, method, images), "Trainer takes encoder of type Encoder, not ResNet"),
+        ((encoder, "simclr", images), "Trainer takes method of type Method, not str"),
+        ((encoder, method, photographs), "Trainer takes images of type ImageSet, not Tensor"),
+        ((encoder, method, images, {"epochs": 1}), "Trainer takes settings of type TrainSettings, not dict"),
+        ((encoder, method, gray, settings), "training takes images of 3 channels; gray has 1"),
+        ((encoder, method, small, settings), "built for images of 32×32; those of small are 16×16"),
+    ):
+        with pytest.raises(AAGError, match=message):
+            Trainer(*parts)
+    with pytest.raises(AAGError, match="Trainer takes run of type Run, not str"):
+        make(images, "runs/mine")

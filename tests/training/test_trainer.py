@@ -20,7 +20,7 @@ def full_disk(*_: object) -> None:
 # --- resuming ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stops", [[1], [6], [4, 3], [2, 5, 1]])
+@pytest.mark.parametrize("stops", [[6], [2, 5, 1]])
 def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(tiny, stops):
     whole = tiny.train("whole")
     for steps in stops:
@@ -65,15 +65,6 @@ def test_a_finished_run_never_keeps_an_older_encoder(tiny, monkeypatch):
     encoder = aag.load(run.folder)
     assert (rest["epoch"], encoder.extra["epoch"]) == (2, "2")
     assert all(torch.equal(value, tensors[f"encoder.{name}"]) for name, value in encoder.state_dict().items())
-
-
-def test_a_finished_run_is_not_trained_again(tiny):
-    first = tiny.train()
-    before = first.run.metrics_file.read_text()
-    again = tiny.train()
-    assert again.complete
-    assert again.run.metrics_file.read_text() == before
-    assert again.summary == first.summary
 
 
 class Dropping(torch.nn.Sequential):
@@ -142,10 +133,6 @@ def test_training_lowers_the_loss_and_seeds_matter(tiny):
         ({"loss": "nt-xent", "schedule": "step"}, {"loss_xy", "loss_zx", "loss_zy"}),
         ({"auxiliary_crop": "padded", "basic": "simclr", "forward": "per-view"}, {"loss_xy", "loss_zx", "loss_zy"}),
         ({"auxiliary_crop": "none", "basic": "isif", "flip": False}, {"loss_xy", "loss_zx", "loss_zy"}),
-        (
-            {"network": "alexnet", "batch_size": 48, "epochs": 2, "warmup_epochs": 1, "checkpoint_minutes": 9.0},
-            {"loss_xy", "loss_zx", "loss_zy"},
-        ),
     ],
 )  # fmt: skip
 def test_every_variant_of_the_ablation_trains(tiny, changes, terms):
@@ -153,14 +140,6 @@ def test_every_variant_of_the_ablation_trains(tiny, changes, terms):
     epoch = [row for row in result.run.metrics() if row["kind"] == "epoch"][-1]
     assert {name for name in epoch if name.startswith("loss_")} == terms
     assert sum(epoch[name] for name in terms) == pytest.approx(epoch["loss"], rel=1e-4)
-
-
-def test_unlabelled_images_train_without_knn(tiny, photographs):
-    np.savez(tiny.data, images=photographs[:48].permute(0, 2, 3, 1).numpy())
-    result = tiny.train()
-    assert result.complete
-    assert result.summary.knn_last is None
-    assert result.encoder.features(photographs[:3]).shape == (3, 32)
 
 
 def test_a_file_system_without_locks_trains_all_the_same(tiny, monkeypatch):
@@ -225,22 +204,20 @@ def test_no_space_keeps_the_old_checkpoint(tiny, monkeypatch):
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("keep", [0, 7, 1000, -1])
-def test_a_checkpoint_that_is_cut_off_is_named(tiny, keep):
+def test_a_checkpoint_that_is_damaged_is_named(tiny):
     tiny.train(should_stop=stop_after(2))
     path = tiny.run.checkpoint
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(AAGError, match=r"last\.ckpt.*damaged or cut off"):
-        tiny.train()
-
-
-def test_a_flipped_bit_in_a_checkpoint_is_found(tiny):
-    tiny.train(should_stop=stop_after(2))
-    content = bytearray(tiny.run.checkpoint.read_bytes())
-    content[-100] ^= 1
-    tiny.run.checkpoint.write_bytes(content)
-    with pytest.raises(AAGError, match="checksum"):
-        tiny.train()
+    content = path.read_bytes()
+    flipped = content[:-100] + bytes([content[-100] ^ 1]) + content[-99:]
+    for damaged, message in (
+        (b"", "cut off"),
+        (content[:1000], "cut off"),
+        (content[:-1], "cut off"),
+        (flipped, "checksum"),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(AAGError, match=rf"last\.ckpt.*{message}"):
+            tiny.train()
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tiny):
@@ -272,8 +249,6 @@ def test_metrics_without_a_checkpoint_are_not_thrown_away(tiny):
     ("changes", "message"),
     [
         ({"batch_size": 97}, "batch size 97 exceeds the 96 training images; use --batch-size 64"),
-        ({"precision": "bf16"}, "bf16 needs a GPU"),
-        ({"device": "gpu"}, "unknown device 'gpu'; use auto, cpu, cuda or cuda:N"),
         pytest.param(
             {"device": "cuda"},
             "--device cuda: PyTorch finds no CUDA device; use --device cpu or auto",

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from typing import Any
 
 from aag import __version__
 from aag.errors import AAGError, unknown
@@ -42,7 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         if arguments[0] not in COMMANDS:
             raise unknown("command", arguments[0], COMMANDS)
-        with _interrupt_on_sigterm():
+        # Schedulers send SIGTERM: let it stop like Ctrl-C.
+        with _handle(signal.default_int_handler, signal.SIGTERM):
             with _hold_signals():
                 command = import_module(f"aag.cli.{arguments[0]}")
             code = command.run(arguments[1:])
@@ -75,7 +77,7 @@ def _out_of_memory(where: str) -> int:
 
 
 @contextlib.contextmanager
-def _handle(handler: Callable[[int, object], None], *signals: signal.Signals) -> Iterator[None]:
+def _handle(handler: Callable[[int, Any], None], *signals: signal.Signals) -> Iterator[None]:
     """Handle signals so, until the end of the block. In another thread than the main one they are left alone."""
     try:
         before = {number: signal.signal(number, handler) for number in signals}
@@ -101,14 +103,3 @@ def _hold_signals() -> Iterator[None]:
         yield
     if asked:
         raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _interrupt_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM, which schedulers send, stop like Ctrl-C."""
-
-    def stop(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    with _handle(stop, signal.SIGTERM):
-        yield

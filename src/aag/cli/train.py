@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from aag.cli.output import make_console
-from aag.cli.parsing import make_section, options_of, parse_sections
+from aag.cli.parsing import options_of, parse_sections
 from aag.data.datasets import DATASETS
 from aag.errors import AAGError
 from aag.methods import load_method, methods
@@ -96,24 +96,18 @@ def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
         ("method", f"{', '.join(methods())}, or FILE.py:CLASS for a method of your own.", base.method),
     ]
     first = [(name, Annotated[str, tyro.conf.arg(help=about)], default) for name, about, default in text]
-    sections = {
-        "run": make_section("run", first + options_of(DataSettings, base.data, leave_out=["source"])),
-        "method_options": make_section(
-            f"method {base.method}", options_of(type(base.method_settings), base.method_settings)
-        ),
-        "network": make_section("network", options_of(NetworkSettings, base.encoder)),
-        "training": make_section("training", options_of(TrainSettings, base.train)),
-        "execution": make_section("execution (does not change the numbers)", options_of(Execution, execution)),
+    sections = {  # each with its title in the help
+        "run": ("images and method", first + options_of(DataSettings, base.data, leave_out=["source"])),
+        "method_options": (f"method {base.method}", options_of(type(base.method_settings), base.method_settings)),
+        "network": ("network", options_of(NetworkSettings, base.encoder)),
+        "training": ("training", options_of(TrainSettings, base.train)),
+        "execution": ("execution", options_of(Execution, execution)),
     }
-    titles = {"run": "images and method", "method_options": f"method {base.method}"}
-    return make_dataclass(
-        "Train",
-        [
-            (name, Annotated[kind, tyro.conf.arg(name=titles.get(name, name))], kind())
-            for name, kind in sections.items()
-        ],
-        frozen=True,
-    )
+    found: list[Any] = []
+    for name, (title, options) in sections.items():
+        kind: Any = make_dataclass(name, options, frozen=True)
+        found.append((name, Annotated[kind, tyro.conf.arg(name=title)], kind()))
+    return make_dataclass("Train", found, frozen=True)
 
 
 def _collect(kind: type, parsed: Any) -> Any:

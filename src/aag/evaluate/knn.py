@@ -20,13 +20,8 @@ class KnnPrediction(NamedTuple):
     classes: Tensor  # [C] the label of each column
 
 
-def used_k(k: int, train_size: int) -> int:
-    """Return the number of neighbours that vote: k, or the whole training set where it is smaller."""
-    return min(k, train_size)
-
-
 def knn_protocol(*, k: int = 200, temperature: float = 0.1, layer: str = "embedding") -> dict[str, Any]:
-    """Return how a kNN accuracy was measured, for JSON. `k` is the number that was used, see `used_k`."""
+    """Return how a kNN accuracy was measured, for JSON. `k` is the number of neighbours that voted."""
     return {
         "evaluation": "knn",
         "layer": layer,
@@ -81,7 +76,7 @@ def knn_predict(
     train = F.normalize(train_features, dim=1)
     test = F.normalize(test_features.to(device), dim=1)
     scores = torch.empty(len(test), len(columns), device=device)
-    for rows, cosine, index in find_neighbours(train, test, used_k(k, len(train))):
+    for rows, cosine, index in find_neighbours(train, test, min(k, len(train))):
         # Relative to the nearest neighbour, no exponential overflows and the largest is 1.
         votes = ((cosine - cosine.amax(dim=1, keepdim=True)) / temperature).exp()  # [m, k]
         scores[rows].zero_().scatter_add_(1, column_of[index], votes)

@@ -6,7 +6,7 @@ import torch
 
 from aag.data import ImageSet
 from aag.errors import AAGError
-from aag.evaluate.knn import knn_accuracy, knn_protocol, used_k
+from aag.evaluate.knn import knn_accuracy, knn_protocol
 from aag.evaluate.linear import linear_probe, linear_protocol
 from aag.nets import Encoder
 
@@ -53,7 +53,7 @@ def evaluate_encoder(
         ("features", train_features, test_features),
     ):
         accuracy = knn_accuracy(train, train_labels, test, test_labels, k=k, temperature=temperature)
-        protocol = knn_protocol(k=used_k(k, len(train)), temperature=temperature, layer=layer)
+        protocol = knn_protocol(k=min(k, len(train)), temperature=temperature, layer=layer)
         protocol["dimensions"] = train.shape[1]
         results.append({"name": f"kNN ({layer})", "accuracy": accuracy, "protocol": protocol | shared})
     if linear:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aag.errors import AAGError, unknown
 from aag.methods.base import (
+    BasicPreset,
     Embeddings,
     Extract,
     Method,
@@ -25,8 +26,8 @@ from aag.methods.base import (
 )
 
 __all__ = [
-    "Embeddings", "Extract", "Method", "MethodContext", "MethodSettings", "MultiViewSettings", "Recipe", "StepOutput",
-    "load_method", "methods", "register_method",
+    "BasicPreset", "Embeddings", "Extract", "Method", "MethodContext", "MethodSettings", "MultiViewSettings", "Recipe",
+    "StepOutput", "load_method", "methods", "register_method",
 ]  # fmt: skip
 
 
@@ -60,6 +61,8 @@ def load_method(name: str) -> type[Method]:
 
 def register_method(kind: type[Method]) -> str:
     """Make a class known by its name in this process, and return that name."""
+    if not (inspect.isclass(kind) and issubclass(kind, Method)):
+        raise AAGError(f"a method is a name, FILE.py:CLASS, or a subclass of Method, not {kind!r:.60}")
     if methods().get(kind.name) is not kind:
         _registered[kind.name] = kind
     return kind.name

@@ -9,13 +9,22 @@ one H200 by the speed of its steps.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from aag.errors import AAGError
-from aag.methods.base import Embeddings, Method, MethodContext, MultiViewSettings, Recipe, StepOutput, check_no_head
+from aag.methods.base import (
+    BasicPreset,
+    Embeddings,
+    Method,
+    MethodContext,
+    MultiViewSettings,
+    Recipe,
+    StepOutput,
+    check_no_head,
+)
 from aag.nets import Encoder
 from aag.nets.amdim import AMDIMNet
 from aag.rng import NO_EPOCH, keys, uniforms
@@ -50,7 +59,7 @@ PENALTY = 0.05  # weight of the scores' mean square
 
 @dataclass(frozen=True)
 class AMDIMSettings(MultiViewSettings):
-    basic: Literal["paper", "isif", "simclr", "crop", "amdim"] = "amdim"
+    basic: BasicPreset = "amdim"
 
 
 class AMDIM(Method):

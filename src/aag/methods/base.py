@@ -16,13 +16,14 @@ from aag.text import pluralize
 
 Embeddings = Tensor | tuple[Tensor, ...]  # dim 1 of every tensor is the batch: [views, n, …]
 Extract = Callable[[], tuple[Tensor, Tensor]]
+BasicPreset = Literal["paper", "isif", "simclr", "crop", "amdim"]
 
 
 @dataclass(frozen=True)
 class MethodSettings(Settings):
     """A method's own settings. A method's file subclasses this; each field becomes an option of `aag train`."""
 
-    basic: Literal["paper", "isif", "simclr", "crop", "amdim"] = "paper"
+    basic: BasicPreset = "paper"
     """Preset of the basic augmentation; crop leaves colours alone."""
     flip: bool = True
     """Flip images left to right at random. Turn off for digits and text."""
@@ -89,7 +90,7 @@ class Method(nn.Module):
         super().__init_subclass__()
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
-        if "recipes" not in vars(cls):
+        if not hasattr(cls, "recipes"):  # else those of the method that it extends
             about = (cls.__doc__ or cls.name).strip().splitlines()[0]
             cls.recipes = {cls.name: Recipe(about, "no results yet")}
 

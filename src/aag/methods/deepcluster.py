@@ -8,7 +8,7 @@ CIFAR-10, ResNet-18: kNN 67.6 in the paper of AAG, with settings that are not kn
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from aag.augment import Augmentation
 from aag.cluster import kmeans, mutual_information, whiten
 from aag.errors import AAGError
 from aag.methods.base import (
+    BasicPreset,
     Embeddings,
     Extract,
     Method,
@@ -36,7 +37,7 @@ MIN_IMAGES = 10  # images to a cluster on average; with fewer, k-means tells ima
 
 @dataclass(frozen=True)
 class DeepClusterSettings(MethodSettings):
-    basic: Literal["paper", "isif", "simclr", "crop", "amdim"] = "crop"
+    basic: BasicPreset = "crop"
     clusters: Annotated[int, Range(at_least=2)] = 1000
     """Number of k-means clusters, at most one per ten images."""
 

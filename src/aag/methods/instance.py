@@ -10,7 +10,7 @@ contrastive estimation instead of the softmax over all images, for sets of a mil
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch.nn.functional import logsigmoid
 from aag.augment import Augmentation
 from aag.losses import unit
 from aag.methods.bank import Bank
-from aag.methods.base import Embeddings, Method, MethodContext, MethodSettings, Recipe, StepOutput
+from aag.methods.base import BasicPreset, Embeddings, Method, MethodContext, MethodSettings, Recipe, StepOutput
 from aag.nets import Encoder
 from aag.rng import Stream, keys, uniforms
 from aag.settings import Momentum, Range, Temperature
@@ -51,7 +51,7 @@ def log_normaliser(s: Tensor, images: int) -> Tensor:
 class BankSettings(MethodSettings):
     """Settings of methods with a memory bank."""
 
-    basic: Literal["paper", "isif", "simclr", "crop", "amdim"] = "isif"
+    basic: BasicPreset = "isif"
     flip: bool = False
     temperature: Temperature = 0.1
     """τ: cosine similarities are divided by it."""

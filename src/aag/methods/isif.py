@@ -15,14 +15,14 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from aag.losses import isif
-from aag.methods.base import MultiViewSettings, Recipe
+from aag.methods.base import BasicPreset, MultiViewSettings, Recipe
 from aag.methods.simclr import SimCLR
 from aag.settings import Temperature
 
 
 @dataclass(frozen=True)
 class ISIFSettings(MultiViewSettings):
-    basic: Literal["paper", "isif", "simclr", "crop", "amdim"] = "isif"
+    basic: BasicPreset = "isif"
     loss: Literal["own", "nt-xent", "gnt-xent", "dcl", "dclw"] = "own"
     """own: the authors'."""
     temperature: Temperature = 0.1

@@ -19,14 +19,14 @@ from torch import Tensor
 from aag import rng
 from aag.errors import AAGError
 from aag.losses import queue_xent, unit
-from aag.methods.base import Embeddings, Method, MethodContext, MethodSettings, Recipe, StepOutput
+from aag.methods.base import BasicPreset, Embeddings, Method, MethodContext, MethodSettings, Recipe, StepOutput
 from aag.nets import Encoder
 from aag.settings import Momentum, Range, Temperature
 
 
 @dataclass(frozen=True)
 class MoCoSettings(MethodSettings):
-    basic: Literal["paper", "isif", "simclr", "crop", "amdim"] = "simclr"
+    basic: BasicPreset = "simclr"
     loss: Literal["nt-xent", "gnt-xent"] = "nt-xent"
     """gnt-xent leaves the positive out of the denominator."""
     temperature: Temperature = 0.1

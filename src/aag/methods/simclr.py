@@ -15,13 +15,13 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from aag import losses
-from aag.methods.base import Embeddings, Method, MultiViewSettings, Recipe, StepOutput
+from aag.methods.base import BasicPreset, Embeddings, Method, MultiViewSettings, Recipe, StepOutput
 from aag.settings import Temperature
 
 
 @dataclass(frozen=True)
 class SimCLRSettings(MultiViewSettings):
-    basic: Literal["paper", "isif", "simclr", "crop", "amdim"] = "simclr"
+    basic: BasicPreset = "simclr"
     loss: Literal["nt-xent", "gnt-xent", "dcl", "dclw"] = "nt-xent"
     """nt-xent; gnt-xent (one log over both views' negatives, without the positive); dcl; dclw."""
     temperature: Temperature = 0.5

@@ -7,8 +7,9 @@ trainer.fit()  # resumes if the run has a checkpoint
 
 from aag.runs import Run
 from aag.settings import TrainSettings
-from aag.training.api import Execution, TrainResult, build_encoder, load_sets, train, train_run
+from aag.training.api import Execution, TrainResult, load_sets, train, train_run
 from aag.training.callbacks import KNN, Callback
+from aag.training.encoders import build_encoder
 from aag.training.recipes import choose_recipe, find_recipe, recipe_settings, recipes, run_name
 from aag.training.settings import DataSettings, RunSettings
 from aag.training.trainer import Trainer

@@ -1,23 +1,23 @@
 """`train`: from images, a method and a network, by name or as objects, to a run with its encoder."""
 
-import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from torch import nn
 
-from aag import data, nets
+from aag import data
 from aag.data import ImageSet
-from aag.data.datasets import DATASETS
 from aag.errors import AAGError
 from aag.files import write_bytes
 from aag.methods import Method, register_method
-from aag.nets import Encoder, EncoderSpec
+from aag.nets import Encoder
 from aag.runs import Run, RunSummary, summarize
-from aag.settings import Range, Settings, to_json
+from aag.settings import Range, Settings
 from aag.training.callbacks import KNN, Callback
+from aag.training.encoders import build_encoder
 from aag.training.recipes import check_unused, choose_recipe, find_recipe, recipe_settings, run_name
 from aag.training.runtime import choose_precision, choose_threads, find_device
 from aag.training.settings import RunSettings
@@ -39,7 +39,7 @@ class Execution(Settings):
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
     knn_every: Annotated[int, Range(at_least=0)] = 5
-    """Epochs between kNN evaluations; 0 for only the last. They never steer training."""
+    """Epochs between kNN evaluations; 0: only before and after training. They never steer training."""
     checkpoint_minutes: Annotated[float, Range(at_least=0)] = 1.0
     """Minutes between checkpoints; one is also written at the end and on Ctrl-C."""
 
@@ -49,7 +49,7 @@ class TrainResult:
     """A run and what came of it."""
 
     run: Run
-    encoder: Encoder
+    encoder: Encoder = field(repr=False)
     summary: RunSummary
     complete: bool  # False: stopped on request, and saved
 
@@ -57,11 +57,11 @@ class TrainResult:
 def train(
     images: Any = "sample",
     *,
-    method: str | Method = "aag",
+    method: str | Method | type[Method] = "aag",
     network: str | nn.Module | None = None,
     recipe: str = "auto",
     out: str | Path | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     compile: Literal["auto", "on", "off"] = "auto",
     data_root: str | Path | None = None,
     knn_every: int | None = None,
@@ -73,28 +73,32 @@ def train(
     """Train an encoder without labels, or resume the run in `out`.
 
     `images`: a known data set, a folder, an .npz, a uint8 tensor or array, an `ImageSet`, or a pair (train, test) of
-    these. `method`: a name, `file.py:Class`, or a `Method`. `network`: a name, or any module that maps images to
-    features [B, F]. `options`: any option of `aag train`, such as epochs=100 or temperature=0.2.
+    these. `method`: a name, `file.py:Class`, a subclass of `Method`, or an object of one, with its own settings.
+    `network`: a name, or any module that maps images to features [B, F]. `options`: any option of `aag train`, such as
+    epochs=100 or temperature=0.2.
     """
     sets = None
     if not isinstance(images, str | Path):
         sets = data.as_image_sets(images, image_size=options.get("image_size"))
     source = str(images) if sets is None else sets[0].name
-    settings = recipe_settings(recipe, source, method if isinstance(method, str) else register_method(type(method)))
-    if isinstance(network, nn.Module):
-        options["network"] = f"custom:{type(network).__name__}"
-    elif network is not None:
-        options["network"] = network
-    if isinstance(method, Method):
-        own = {field.name for field in fields(method.settings)} & options.keys()
-        if own:
-            raise AAGError(f"give {', '.join(sorted(own))} to the method itself: its settings are made")
-        settings = replace(settings, method_settings=method.settings)
-    settings = settings.replace(**options)
+    made = method if isinstance(method, Method) else None
+    kind = type(method) if isinstance(method, Method) else method
+    settings = recipe_settings(recipe, source, kind if isinstance(kind, str) else register_method(kind))
+    if "data" in options:
+        raise AAGError("data is given as the first argument; leave data= out")
+    if network is not None:
+        options["network"] = f"custom:{type(network).__name__}" if isinstance(network, nn.Module) else network
+    if made:
+        if own := {each.name for each in fields(made.settings)} & options.keys():
+            raise AAGError(f"give {', '.join(sorted(own))} to the method's own settings: it is made already")
+        settings = replace(settings, method_settings=made.settings)
+    settings = settings.replace(
+        **{key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
+    )
     recipe, _ = choose_recipe(recipe, source, settings.method)
     execution = Execution(
         Path(out) if out else None,
-        device,
+        str(device),
         compile,
         Path(data_root) if data_root else None,
         find_recipe(recipe, settings.method).knn_every if knn_every is None else knn_every,
@@ -105,7 +109,7 @@ def train(
         execution,
         recipe=recipe,
         sets=sets,
-        method=method if isinstance(method, Method) else None,
+        method=made,
         backbone=network if isinstance(network, nn.Module) else None,
         callbacks=callbacks,
         should_stop=should_stop,
@@ -161,28 +165,3 @@ def train_run(
 def load_sets(settings: RunSettings, root: Path | None = None) -> Sets:
     """Load the train and the test images of a run."""
     return data.load_pair(settings.data.source, root=root, image_size=settings.data.image_size)
-
-
-def build_encoder(settings: RunSettings, images: ImageSet, backbone: nn.Module | None = None) -> Encoder:
-    """Build the encoder of a run for its images, with new weights or those of `start_from`."""
-    dataset = DATASETS.get(settings.data.source)
-    mean, std = (dataset.mean, dataset.std) if dataset else images.statistics()
-    spec = EncoderSpec(**to_json(settings.encoder), image_size=images.image_size, mean=mean, std=std)
-    encoder = nets.build(spec, seed=settings.train.seed, backbone=backbone)
-    if settings.train.start_from:
-        _start_from(encoder, settings.train.start_from)
-    return encoder
-
-
-def _start_from(encoder: Encoder, path: str) -> None:
-    """Load the backbone's weights of another run or file, and its head's where that fits."""
-    other = nets.load(path)
-    try:
-        encoder.backbone.load_state_dict(other.backbone.state_dict())
-    except RuntimeError as error:
-        raise AAGError(
-            f"the weights of {path} are of {other.spec.network} (width {other.spec.width}) and do not fit "
-            f"{encoder.spec.network} (width {encoder.spec.width}); give the same --network and --width"
-        ) from error
-    with contextlib.suppress(RuntimeError):
-        encoder.head.load_state_dict(other.head.state_dict())

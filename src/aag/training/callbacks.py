@@ -4,7 +4,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from aag.data import ImageSet
 from aag.errors import AAGError
@@ -37,24 +36,21 @@ class KNN(Callback):
     """Weighted kNN of labelled test images among the un-augmented training images. It never steers training."""
 
     def __init__(self, train: ImageSet, test: ImageSet | None, every: int = 5) -> None:
-        """`every`: epochs between evaluations; 0 for only the last. Sets without labels are not evaluated."""
+        """`every`: epochs between evaluations; 0: only before and after training. Sets without labels are left out."""
         self.train, self.test, self.every = train, test, every
-        self._labels: tuple[Tensor, Tensor] | None = None
-        if test is not None and train.labels is not None and test.labels is not None:
-            self._labels = train.labels, test.labels
 
     def on_epoch(self, trainer: "Trainer") -> None:
-        last = trainer.epoch == trainer.settings.epochs
-        if self._labels is None or not (last or trainer.epoch == 0 or (self.every and trainer.epoch % self.every == 0)):
+        if self.test is None or self.train.labels is None or self.test.labels is None:
             return
-        assert self.test is not None
+        ends = trainer.epoch in (0, trainer.settings.epochs)
+        if not ends and (self.every == 0 or trainer.epoch % self.every):
+            return
         started = time.monotonic()
         own = self.train is trainer.image_set  # then they are on the device already
         train = trainer.encode(trainer.images if own else self.train.images)[1]
         test = trainer.encode(self.test.images)[1]
         if not torch.isfinite(train).all():
             raise AAGError("the embeddings are no longer finite; try a lower --lr, with another --out")
-        labels = [each.to(trainer.runtime.device) for each in self._labels]
-        accuracy = knn_accuracy(train, labels[0], test, labels[1])
+        accuracy = knn_accuracy(train, self.train.labels, test, self.test.labels)
         seconds = round(time.monotonic() - started, 3)
         trainer.log({"kind": "knn", **trainer.position(), "knn": accuracy, "evaluation_seconds": seconds})

@@ -1,9 +1,9 @@
 """Recipes: named settings to start from. A recipe is a way to write settings down, never part of a run's identity."""
 
 import hashlib
+import os
 import re
 from pathlib import Path
-from typing import Any
 
 from aag.data.datasets import DATASETS
 from aag.errors import AAGError, unknown
@@ -28,6 +28,8 @@ def recipes() -> dict[str, tuple[str, Recipe]]:
 
 def choose_recipe(recipe: str, data: str, method: str | None) -> tuple[str, str]:
     """Return the names of a recipe and its method. auto: demo on the bundled sample, else the method's first."""
+    if method and ":" in method:
+        method = os.path.normpath(method)  # ./mine.py:Mine is mine.py:Mine
     if recipe == "auto":
         method = method or "aag"
         bundled = data in DATASETS and DATASETS[data].bundled
@@ -74,25 +76,14 @@ def run_name(settings: RunSettings, recipe: str = "auto") -> str:
     usual = recipes().get(recipe, (settings.method, None))[0]
     data = Path(settings.data.source).name.removesuffix(".npz") or "images"
     method = re.sub(r".*:", "", settings.method)
-    name = [
-        data,
-        settings.encoder.network.replace("/", "-"),
-        recipe if settings.method == usual else f"{recipe}-{method}",
-    ]
-    name.append(f"seed{settings.train.seed}")
+    by = recipe if settings.method == usual else f"{recipe}-{method}"
+    name = [data, settings.encoder.network.replace("/", "-"), by, f"seed{settings.train.seed}"]
     for field, value in settings.options().items():
-        if field not in ("data", "network", "method", "seed") and value != base[field] and _matters(field, settings):
-            name.append(f"{field.replace('_', '-')}={_short(value)}")
+        meaningless = field == "width" and settings.encoder.resolve().width is None
+        if field not in ("data", "network", "method", "seed") and value != base[field] and not meaningless:
+            name.append(f"{field.replace('_', '-')}={list(value) if isinstance(value, tuple) else value}")
     whole = re.sub(r"[^\w.=+-]", "_", "-".join(name))
     if len(whole.encode()) <= 200:
         return whole
     # A file system takes 255 bytes per name, and files are named after runs: a hash tells the rest apart.
     return whole.encode()[:190].decode(errors="ignore") + "-" + hashlib.sha256(whole.encode()).hexdigest()[:8]
-
-
-def _matters(field: str, settings: RunSettings) -> bool:
-    return field != "width" or settings.encoder.resolve().width is not None
-
-
-def _short(value: Any) -> str:
-    return str(list(value) if isinstance(value, tuple) else value)

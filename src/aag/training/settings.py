@@ -1,11 +1,10 @@
 """The settings of a whole run: data, encoder, method and training. They decide its numbers, and so its identity."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Self
 
 from aag.data.datasets import DATASETS
-from aag.errors import AAGError
+from aag.errors import AAGError, unknown
 from aag.methods import Method, MethodSettings, load_method
 from aag.nets import NetworkSettings
 from aag.settings import Precision, Range, Settings, TrainSettings, from_json, to_json
@@ -57,10 +56,9 @@ class RunSettings:
 
     def options(self) -> dict[str, Any]:
         """Return all settings by option name: data, method, network, …"""
-        flat: dict[str, Any] = {"data": self.data.source, "method": self.method}
-        for part, name in self._fields():
-            if name != "source":
-                flat[name] = getattr(part, name)
+        flat = {"data": self.data.source, "method": self.method}
+        for part in (self.data, self.encoder, self.train, self.method_settings):
+            flat |= {field.name: getattr(part, field.name) for field in fields(part) if field.name != "source"}
         return flat
 
     def replace(self, **options: Any) -> Self:
@@ -74,7 +72,7 @@ class RunSettings:
             elif name in own and name != "source":
                 sections.setdefault(own[name], {})[name] = value
             else:
-                raise AAGError(f"--method {self.method} has no option {name!r}")
+                raise unknown(f"option of --method {self.method}", name, ["data", *own])
         return replace(self, **{name: replace(getattr(self, name), **values) for name, values in sections.items()})
 
     def to_json(self) -> dict[str, Any]:
@@ -100,8 +98,3 @@ class RunSettings:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise AAGError(f"these are not the settings of a run: {error}") from error
-
-    def _fields(self) -> Iterator[tuple[Any, str]]:
-        for part in (self.data, self.encoder, self.train, self.method_settings):
-            for field in fields(part):
-                yield part, field.name

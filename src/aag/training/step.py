@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aag.errors import AAGError
 from aag.kernels import dry_run
-from aag.methods import Method
+from aag.methods import Method, StepOutput
 from aag.nets import Encoder
 from aag.settings import TrainSettings
 from aag.training.batches import Batch
@@ -114,7 +114,13 @@ class Step:
 
     def _loss(self, views: Tensor, index: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         with torch.autocast(views.device.type, torch.bfloat16, enabled=self.runtime.dtype == torch.bfloat16):
-            loss, log, carry = self.method(self.encoder, views, index)
+            output = self.method(self.encoder, views, index)
+        if not isinstance(output, StepOutput) or len(output.log) != len(self.names) - 1:
+            raise AAGError(
+                f"{type(self.method).__name__}.loss must return a StepOutput that logs {len(self.names) - 1} numbers, "
+                "one for each of its log_names"
+            )
+        loss, log, carry = output
         return loss, torch.stack([loss.detach(), *log]).float(), tuple(carry)
 
     def _run(self, batch: Batch, until: str = "update", first: bool = True, last: bool = True) -> Tensor:

@@ -4,7 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -14,19 +14,19 @@ from aag import kernels, nets
 from aag.data import DATASETS, ImageSet
 from aag.errors import AAGError
 from aag.methods import Method, MethodContext
-from aag.nets import Encoder
+from aag.nets import Encoder, NetworkSettings
 from aag.provenance import provenance
 from aag.runs import Run, differences
 from aag.settings import TrainSettings, to_json
 from aag.training import checkpoint
 from aag.training.batches import Batches
 from aag.training.callbacks import Callback
+from aag.training.encoders import freeze, load_start_weights
 from aag.training.runtime import Runtime, choose_precision, choose_runtime, find_device
 from aag.training.schedule import learning_rate
 from aag.training.step import Step
 
 LOG_STEPS = 50  # steps that one row of statistics in metrics.jsonl averages
-ENCODER_SECTION = ("network", "width", "head", "embedding", "bn_group_size")
 
 
 @dataclass
@@ -61,13 +61,23 @@ class Trainer:
         checkpoint_minutes: float = 1.0,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        device = find_device(device) if isinstance(device, str) else device
         settings = settings or TrainSettings()
+        for name, kind, given in (
+            ("encoder", Encoder, encoder), ("method", Method, method), ("images", ImageSet, images),
+            ("settings", TrainSettings, settings), ("run", Run | None, run),
+        ):  # fmt: skip
+            if not isinstance(given, kind):
+                expected = getattr(kind, "__name__", "Run")
+                raise AAGError(f"Trainer takes {name} of type {expected}, not {type(given).__name__}")
+        device = find_device(str(device))
         self.settings = settings = settings.resolve(choose_precision(device, settings.precision))
         self.encoder, self.method, self.image_set, self.run = encoder, method, images, run
         self.callbacks, self.should_stop, self.checkpoint_minutes = tuple(callbacks), should_stop, checkpoint_minutes
         if images.channels != 3:
             raise AAGError(f"training takes images of 3 channels; {images.name} has {images.channels}")
+        if encoder.spec.image_size != images.image_size:
+            size, own = encoder.spec.image_size, images.image_size
+            raise AAGError(f"the encoder is built for images of {size}×{size}; those of {images.name} are {own}×{own}")
         window = settings.accumulate
         if settings.batch_size * window > len(images):
             times = f" times --accumulate {window}" if window > 1 else ""
@@ -77,7 +87,9 @@ class Trainer:
             )
         # The last partial batch is dropped, and so are batches that do not fill a window.
         self.steps_per_epoch = len(images) // (settings.batch_size * window) * window
-        _freeze(encoder, settings.freeze)
+        if settings.start_from and not (run and run.checkpoint.exists()):
+            load_start_weights(encoder, settings.start_from)
+        freeze(encoder, settings.freeze)
         method.settings = method.settings.resolve(DATASETS.get(images.name))
         with torch.random.fork_rng(devices=[]):  # layers that the method makes start by the seed, too
             torch.default_generator.manual_seed(hash((settings.seed, -1)) % 2**63)
@@ -124,7 +136,10 @@ class Trainer:
         self.images = self.image_set.images.to(self.runtime.device)
         if self.runtime.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.runtime.device)
+        before = self.step.state() if hasattr(self, "step") else None  # of a `fit` that was stopped
         self._build_step(self.runtime)
+        if before:
+            self.step.load_state(before)
 
     def close(self) -> None:
         """Undo what `prepare` changed elsewhere: a plain runtime turns kernels off. `fit` does it itself."""
@@ -151,7 +166,7 @@ class Trainer:
                     warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
                     self.step.warm_up(lambda: self.batches.first(self.progress.epoch))
                 break
-            except torch.cuda.OutOfMemoryError:
+            except (AAGError, torch.cuda.OutOfMemoryError):
                 raise
             except Exception as error:
                 reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
@@ -193,7 +208,7 @@ class Trainer:
         device = self.runtime.device
         history = torch.zeros(steps, len(self.step.names), device=device)
         if progress.step:
-            history[: progress.step] = self.history
+            history[: progress.step] = self.history[: progress.step]
         self.history = history
         if not progress.step:
             self._before_epoch()
@@ -298,10 +313,10 @@ class Trainer:
         nets.save(self.encoder, self.run.encoder_file, {"epoch": str(self.progress.epoch)})
 
     def _resume(self) -> bool:
-        """Load the run's checkpoint. False: there is none."""
+        """Load the run's checkpoint. False: training starts anew."""
         run = self.run
         if run is None:
-            return False
+            return self.position()["step"] > 0
         if not run.checkpoint.exists():
             if any(row["kind"] == "epoch" for row in run.metrics()):
                 raise AAGError(
@@ -337,18 +352,7 @@ class Trainer:
         kind = type(self.method)
         return {
             "data": {"source": images.name, "image_size": images.image_size},
-            "encoder": {name: spec[name] for name in ENCODER_SECTION},
+            "encoder": {field.name: spec[field.name] for field in fields(NetworkSettings)},
             "method": {"name": getattr(kind, "name", kind.__qualname__), **to_json(self.method.settings)},
             "train": to_json(self.settings),
         }
-
-
-def _freeze(encoder: Encoder, prefixes: Iterable[str]) -> None:
-    names = [name for name, _ in encoder.named_parameters()]
-    for prefix in prefixes:
-        matching = [name for name in names if name == prefix or name.startswith(f"{prefix}.")]
-        if not matching:
-            known = dict.fromkeys(".".join(name.split(".")[:2]) for name in names)
-            raise AAGError(f"--freeze {prefix}: the encoder has no such parameters; it has {', '.join(known)}")
-        for name in matching:
-            encoder.get_parameter(name).requires_grad_(False)

@@ -1,0 +1,47 @@
+"""The encoder that a run trains: built by its settings, with other weights to start from, and partly frozen."""
+
+import contextlib
+from collections.abc import Iterable
+
+from torch import nn
+
+from aag import nets
+from aag.data import DATASETS, ImageSet
+from aag.errors import AAGError
+from aag.nets import Encoder, EncoderSpec
+from aag.settings import to_json
+from aag.training.settings import RunSettings
+
+
+def build_encoder(settings: RunSettings, images: ImageSet, backbone: nn.Module | None = None) -> Encoder:
+    """Build the encoder of a run for its images, with new weights."""
+    dataset = DATASETS.get(settings.data.source)
+    mean, std = (dataset.mean, dataset.std) if dataset else images.statistics()
+    spec = EncoderSpec(**to_json(settings.encoder), image_size=images.image_size, mean=mean, std=std)
+    return nets.build(spec, seed=settings.train.seed, backbone=backbone)
+
+
+def load_start_weights(encoder: Encoder, path: str) -> None:
+    """Load the backbone's weights of another run or file, and its head's where that fits."""
+    other = nets.load(path)
+    try:
+        encoder.backbone.load_state_dict(other.backbone.state_dict())
+    except RuntimeError as error:
+        raise AAGError(
+            f"the weights of {path} are of {other.spec.network} (width {other.spec.width}) and do not fit "
+            f"{encoder.spec.network} (width {encoder.spec.width}); give the same --network and --width"
+        ) from error
+    with contextlib.suppress(RuntimeError):
+        encoder.head.load_state_dict(other.head.state_dict())
+
+
+def freeze(encoder: Encoder, prefixes: Iterable[str]) -> None:
+    """Exclude parameters from training, by name or by the name of a part that holds them."""
+    names = [name for name, _ in encoder.named_parameters()]
+    for prefix in prefixes:
+        matching = [name for name in names if name == prefix or name.startswith(f"{prefix}.")]
+        if not matching:
+            known = dict.fromkeys(".".join(name.split(".")[:2]) for name in names)
+            raise AAGError(f"--freeze {prefix}: the encoder has no such parameters; it has {', '.join(known)}")
+        for name in matching:
+            encoder.get_parameter(name).requires_grad_(False)
