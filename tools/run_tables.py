@@ -231,9 +231,7 @@ def typed(options: dict[str, Any]) -> list[str]:
 
 
 def training(result: Result) -> str:
-    if not result.record["seconds"]:
-        return NONE
-    return f"{duration(result.record['seconds'])} on one {result.gpu or result.record['sessions'][-1]['cpu']}"
+    return f"{duration(result.seconds)} on one {result.machine}" if result.seconds else NONE
 
 
 @cache
