@@ -6,8 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from aag.errors import AAGError
-from aag.pages.colours import COLOURS, css_variables
-from aag.pages.plots import Line, LineChart, ScatterChart, save, to_svg
+from aag.pages.plots import COLOURS, Line, LineChart, ScatterChart, css_variables, save, to_svg
 
 ACCURACY = LineChart("kNN", "epochs", "%", [Line("a<b", [(64, 88.594), (128, 88.956)], 0)], mark_points=True)
 SCATTER = ScatterChart("t-SNE", [(0.0, 1.0), (2.0, 3.0), (4.0, 1.0)], [0, 1, 11], [f"class {i}" for i in range(12)])

@@ -1,12 +1,13 @@
 """The reproduction page: every table and figure, our numbers next to the paper's. Also single figures as files."""
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 from aag.errors import AAGError
+from aag.files import atomic_write_path, explain_write_errors
 from aag.pages import document as doc
 from aag.pages.document import Block, Link, Paragraph, Styled, Text, heading, join
-from aag.pages.files import write_texts
 from aag.pages.html import render_html
 from aag.pages.markdown import render_markdown
 from aag.pages.plots import save
@@ -29,12 +30,16 @@ def write_pages(results: Path, out: Path, markdown: Path | None = None) -> list[
     """
     summary = Summary(results)
     document = make_document(summary)
-    texts = {out: render_html(document, out)}
-    if markdown == out:
+    if markdown and markdown.resolve() == out.resolve():
         raise AAGError(f"cannot write two pages to {out}; give two names")
-    if markdown:
-        texts[markdown] = render_markdown(document, markdown)
-    write_texts(texts)
+    texts = {out: render_html(document, out)} | ({markdown: render_markdown(document, markdown)} if markdown else {})
+    with ExitStack() as stack:  # files are renamed into place when all are written
+        for path, text in texts.items():
+            if path.is_dir():
+                raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
+            stack.enter_context(explain_write_errors(path))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(atomic_write_path(path)).write_text(text, encoding="utf-8", newline="\n")
     return summary.warnings
 
 
