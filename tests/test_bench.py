@@ -232,8 +232,8 @@ def shown(record: dict[str, Any]) -> str:
 
 def test_the_terminal_shows_a_gpus_record(record: dict[str, Any]) -> None:
     printed = shown(on_a_gpu(record))
-    memory = ("3.00 GiB", "5.00 GiB", "7.00 GiB")
-    words = ("NVIDIA H200", *memory, "not enough GPU memory", "too large", "3,456,789", "first step, cold", "12.340")
+    memory = ("3.0 GiB", "5.0 GiB", "7.0 GiB")
+    words = ("NVIDIA H200", *memory, "not enough GPU memory", "too large", "3,456,789", "first step, cold", "12.34")
     assert [word for word in words if word not in printed] == []
     assert "77.0 ×" in printed  # as training makes views
     assert "66.0 ×" not in printed

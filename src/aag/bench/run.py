@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from aag.bench import SECTIONS, augmentation, evaluation, machine, methods, pipeline, startup, training
 from aag.bench.plan import Plan, make_plan
@@ -85,7 +86,12 @@ def bench(
 def show(console: Console, record: dict[str, Any]) -> None:
     """Print a record's tables, the machine, and a warning where other processes used it."""
     for table in tables(record):
-        console.print(table)
+        printed = Table(title=table.title, title_justify="left", caption=table.note, caption_justify="left")
+        for place, heading in enumerate(table.columns):
+            printed.add_column(heading, justify="right" if place else "left")
+        for cells in table.cells(table.columns):
+            printed.add_row(*(text.replace("**", "") for text in cells))
+        console.print(printed)
     note = "; --quick: too small to mean anything" if record["quick"] else ""
     lines = [
         f"{record['gpu'] or record['cpu_model']}, CPU threads {record['threads']}, torch {record['torch']}; "
