@@ -99,8 +99,8 @@ def as_written(result: Result) -> Experiment | None:
 def _from_recipe(recipe: str, settings: RunSettings) -> Experiment:
     """Leave automatic values out where they resolve to what the record has."""
     base, wanted = recipe_settings(recipe, settings.data.source, settings.method), settings.options()
-    automatic = {name for name, value in base.options().items() if value in (None, "auto") or name in AUTOMATIC}
     usual = base.options()
+    automatic = {name for name, value in usual.items() if value in (None, "auto") or name in AUTOMATIC}
     changed = {name: value for name, value in wanted.items() if name not in automatic and value != usual[name]}
     written = base.replace(**changed)
     resolved = written.resolve(settings.train.precision).options()
@@ -108,14 +108,14 @@ def _from_recipe(recipe: str, settings: RunSettings) -> Experiment:
     return Experiment(written.replace(**rest), recipe)
 
 
-def changed_options(experiment: Experiment, *told: str) -> dict[str, Any]:
+def changed_options(experiment: Experiment) -> dict[str, Any]:
     """Return the options that differ from the recipe's, without those that a row tells anyway."""
     settings = experiment.settings
     base = recipe_settings(experiment.recipe, settings.data.source, settings.method).options()
     return {
         name: value
         for name, value in settings.options().items()
-        if value != base[name] and name not in ("epochs", "seed", *told)
+        if value != base[name] and name not in ("epochs", "seed")
     }
 
 

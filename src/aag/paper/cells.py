@@ -79,13 +79,14 @@ def find_cell(cell: Cell, results: Results) -> CellResult:
     stale = tuple(results.stale(cell.experiment))
     found = results.all_seeds(cell.experiment)
     if measured := _measure(found, cell.measure):
-        return CellResult(cell, "done", *_unzip(measured), stale)
+        used, values = zip(*measured, strict=True)
+        return CellResult(cell, "done", used, values, stale)
     for group in results.shorter(cell.experiment):
         epochs = group[0].epochs
         measure = shorten_measure(cell.measure, epochs, group[0].options["rounds"], cell.experiment)
         if measured := _measure(group, measure):
-            note = _describe_short(measure, epochs, cell)
-            return CellResult(cell, "short", *_unzip(measured), stale, note)
+            used, values = zip(*measured, strict=True)
+            return CellResult(cell, "short", used, values, stale, _describe_short(measure, epochs, cell))
     if found:
         return CellResult(cell, "unmeasured", tuple(found), stale=stale, note=f"recorded without {cell.measure}")
     return CellResult(cell, "missing", stale=stale)
@@ -93,10 +94,6 @@ def find_cell(cell: Cell, results: Results) -> CellResult:
 
 def _measure(results: Iterable[Result], measure: str) -> list[tuple[Result, float]]:
     return [(result, value) for result in results if (value := result.measure(measure)) is not None]
-
-
-def _unzip(measured: list[tuple[Result, float]]) -> tuple[tuple[Result, ...], tuple[float, ...]]:
-    return tuple(result for result, _ in measured), tuple(value for _, value in measured)
 
 
 def _describe_short(measure: str, epochs: int, cell: Cell) -> str:
@@ -198,10 +195,8 @@ class TableResult:
     def _find_base(self, one: CellResult) -> CellResult | None:
         """Return what a cell is compared with: the one in the row or column that the table names."""
         against, cell = self.table.against, one.cell
-        wanted = ((against, cell.column), (cell.row, against))
-        return next(
-            (each for each in self.cells if each is not one and (each.cell.row, each.cell.column) in wanted), None
-        )
+        wanted = {(against, cell.column), (cell.row, against)} - {(cell.row, cell.column)}
+        return next((each for each in self.cells if (each.cell.row, each.cell.column) in wanted), None)
 
     def _name(self, one: CellResult) -> str:
         return one.name if len(self.table.columns) > 1 else one.cell.row

@@ -3,7 +3,7 @@
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -168,7 +168,7 @@ def select(options: Reproduce, parts: Iterable[Part] | None = None) -> list[Plan
     return _take_shard(list(runs.values()), options.shard)
 
 
-def _filter(parts: list[Part], options: Reproduce) -> Iterator[tuple[Part, Place]]:
+def _filter(parts: list[Part], options: Reproduce) -> list[tuple[Part, Place]]:
     wanted = {name: getattr(options, name) for name in ("dataset", "network", "row", "column")}
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if "" in wanted.values():
@@ -193,7 +193,7 @@ def _filter(parts: list[Part], options: Reproduce) -> Iterator[tuple[Part, Place
     if wanted and not any(place.experiment for _, place in chosen):
         asked = ", ".join(f"--{name} {value}" for name, value in wanted.items())
         raise AAGError(f"no run matches {asked}: the cell does not exist, is empty, or is not reproduced here")
-    yield from chosen
+    return chosen
 
 
 def _matches(wanted: str, names: set[str]) -> set[str]:
@@ -315,13 +315,12 @@ def train_options(experiment: Experiment, execution: Execution) -> list[str]:
 
 def type_options(settings: Mapping[str, Any]) -> list[list[str]]:
     """Return each option as one types it, in words."""
-    return [_type_option(name, value) for name, value in settings.items()]
-
-
-def _type_option(name: str, value: Any) -> list[str]:
-    if isinstance(value, bool):
-        return [option(name if value else f"no_{name}")]
-    return [option(name), *map(str, value if isinstance(value, list | tuple) else (value,))]
+    return [
+        [option(name if value else f"no_{name}")]
+        if isinstance(value, bool)
+        else [option(name), *map(str, value if isinstance(value, list | tuple) else (value,))]
+        for name, value in settings.items()
+    ]
 
 
 def command(planned: PlannedRun, results: Path) -> str:

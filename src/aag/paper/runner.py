@@ -13,7 +13,7 @@ from rich.console import Console
 from aag.data.datasets import DATASETS, require_files
 from aag.errors import AAGError
 from aag.files import explain_write_errors
-from aag.paper.listing import list_parts, list_runs, machines, time_left
+from aag.paper.listing import Statuses, list_parts, list_runs, machines, time_left
 from aag.paper.page import save_figure
 from aag.paper.plan import (
     TSNE,
@@ -35,8 +35,6 @@ from aag.training import RunSettings, load_sets, train_run
 from aag.training.api import Sets
 from aag.training.progress import Progress, stop_on_signals
 from aag.training.runtime import find_device
-
-Statuses = dict[str, RunStatus]
 
 
 class Stopped(Exception):
