@@ -3,9 +3,9 @@
 import contextlib
 import io
 import json
+import re
 import runpy
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +52,7 @@ def record(saved: tuple[Path, str]) -> dict[str, Any]:
 
 
 def test_record_states_hardware_versions_and_threads(record: dict[str, Any]) -> None:
+    assert not {"NaN", "Infinity"} & set(re.findall(r"\w+", json.dumps(record)))
     assert record["kind"] == "benchmark"
     assert record["format"] == 2
     assert record["device"] == "cpu"
@@ -134,31 +135,6 @@ def test_evaluation_and_startup_are_measured(record: dict[str, Any]) -> None:
     assert [row["name"] for row in commands] == ["python -c pass", "import aag", "aag --help"]
     assert first["name"] == "aag train --recipe demo, to its first step"
     assert first["runtime"] == "CPU, 1 thread, fp32, channels last"
-
-
-def test_every_number_is_positive(record: dict[str, Any]) -> None:
-    # Stages are differences of timings, and may be negative on a busy machine. Most methods keep nothing, and have
-    # batch norm over the whole batch; on a CPU nothing is compiled.
-    exceptions = ("backward_ms", "optimiser_ms", "augmentation_ms", "warm_up_seconds", "keeps_bytes", "bn_group_size")
-    numbers = [
-        (path, value)
-        for section in SECTIONS
-        for path, value in _numbers(record[section], section)
-        if not path.endswith(exceptions)
-    ]
-    assert len(numbers) > 100
-    assert [path for path, value in numbers if not 0 < value < float("inf")] == []
-
-
-def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _numbers(inner, f"{path}.{name}")
-    elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            yield from _numbers(inner, f"{path}[{place}]")
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield path, value
 
 
 def test_only_given_sections_are_measured_again(saved: tuple[Path, str], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision import transforms
 
 from aag import data, kernels, losses, nets
-from aag.bench import augmentation, ceiling, machine, methods, pipeline, startup, training
+from aag.bench import ceiling, machine, pipeline, startup, training
 from aag.bench.peers import AUGMENTATIONS, KINDS, equivalent
 from aag.bench.plan import METHODS, make_plan
 from aag.bench.timing import Timing, interleaved
@@ -92,16 +92,6 @@ def test_a_case_that_does_not_fit_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     assert row == {"method": "isif", "missing": "not enough GPU memory"}
 
 
-def test_on_a_gpu_views_are_made_with_kernels_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(augmentation, "_measure_ours", lambda *_: kernels.enabled(torch.zeros(1)))
-    monkeypatch.setattr(kernels, "unavailable_reason", lambda _: "")
-    plan, method, images = make_plan(CPU, quick=True), augmentation.FixedViews(), torch.zeros(1)
-    assert augmentation._on_gpu(plan, method, images) == {"ours_gpu_kernels": True, "ours_gpu_plain": False}
-    monkeypatch.setattr(kernels, "unavailable_reason", lambda _: "no Triton")
-    assert augmentation._on_gpu(plan, method, images) == {"ours_gpu_plain": False}
-
-
 def test_a_cold_start_has_an_empty_compile_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own = startup.compile_cache(tmp_path)
     assert own.keys() == {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
@@ -159,12 +149,6 @@ def test_too_few_images_are_repeated() -> None:
     images = make_plan(CPU, quick=True).images(3001)
     assert images.shape == (3001, 3, 32, 32)
     assert torch.equal(images[3000], images[0])
-
-
-def test_without_the_first_method_there_are_no_ratios() -> None:
-    rows: list[dict[str, Any]] = [{"missing": "not enough GPU memory"}, {"views_per_second": {"per_second": 2.0}}]
-    methods.compare(rows)
-    assert "view_over_plain" not in rows[1]
 
 
 def test_several_timings_take_turns() -> None:

@@ -96,21 +96,6 @@ def test_an_unforeseen_error_of_one_run_is_told_in_full_and_the_others_go_on(mon
 
 
 @pytest.mark.usefixtures("paper")
-def test_a_record_that_cannot_be_read_back_is_no_success(monkeypatch):
-    real = runner.write_record
-
-    def damage(*arguments: Any) -> Path:
-        path = real(*arguments)
-        path.write_text("{")
-        return path
-
-    monkeypatch.setattr(runner, "write_record", damage)
-    ran = reproduce("figure1")
-    assert ran.code == 2
-    assert re.search(r"error: .*\.json was written but is not a record: it is empty, cut off", ran.err)
-
-
-@pytest.mark.usefixtures("paper")
 def test_images_are_loaded_once_for_training_evaluation_and_the_next_run(monkeypatch):
     real, seen = aag.data.load_pair, []
 

@@ -38,12 +38,6 @@ def test_all_colours_of_an_svg_follow_the_scheme():
     assert css_variables().count("--series0") == 2
 
 
-def test_ids_of_two_charts_do_not_clash():
-    other = LineChart("linear", *[getattr(ACCURACY, name) for name in ("x_label", "y_label", "lines")])
-    ids = [set(re.findall(r' id="([^"]+)"', to_svg(one))) for one in (ACCURACY, other)]
-    assert not ids[0] & ids[1]
-
-
 def test_points_carry_their_numbers_unrounded_by_the_drawing():
     svg = to_svg(ACCURACY)
     assert "88.59" in svg

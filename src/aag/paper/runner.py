@@ -4,7 +4,6 @@ import gc
 import sys
 import traceback
 from collections import Counter
-from pathlib import Path
 from tempfile import TemporaryFile
 
 import torch
@@ -51,15 +50,15 @@ def reproduce(options: Reproduce, console: Console) -> int:
     runs = select(options) if options.what else []
     results = Results(options.results)
     statuses = {run.name: run_status(run, results) for run in runs}
-    text = ""
+    text = None
     if not options.what:
         text = list_parts(options, results, console.width)
     elif options.list:
-        text = list_runs(runs, statuses, results)
+        text = list_runs(runs, statuses, results) or "no runs"
     for path, why in results.damaged.items():  # only now: reading projections may have found more
         _warn(f"skipped {path}: {why}")
-    if not options.what or options.list:
-        console.print(text or "no runs", highlight=False, soft_wrap=True)
+    if text is not None:
+        console.print(text, highlight=False, soft_wrap=True)
         return 0
     if options.plan:
         print_plan(runs, statuses, results)
@@ -197,11 +196,8 @@ class Runner:
             return "projected"
         self.train(planned, sets)
         with run.lock():
-            path = self.record(run, sets, planned.needs_projection)
-        results = Results(self.options.results)
-        if not results.same_seed(experiment):
-            raise AAGError(f"{path} was written but is not a record: {results.damaged.get(path, 'other settings')}")
-        if lacks := missing_needs(planned, results):
+            self.record(run, sets, planned.needs_projection)
+        if lacks := missing_needs(planned, Results(self.options.results)):
             raise AAGError(f"{run.folder} has no {_describe(lacks)}; delete it and its record to train the run again")
         return "recorded"
 
@@ -229,15 +225,13 @@ class Runner:
             if not result.complete or should_stop():
                 raise Stopped
 
-    def record(self, run: Run, sets: Sets, with_projection: bool) -> Path:
+    def record(self, run: Run, sets: Sets, with_projection: bool) -> None:
         evaluation = evaluate_run(run, device=self.options.device, sets=sets)
         self.say(", ".join(f"{row['name']} {row['accuracy']:.2f} %" for row in evaluation.results))
         save_evaluation(evaluation)
-        path = write_record(run, self.options.results)
-        self.say(f"recorded in {path}")
+        self.say(f"recorded in {write_record(run, self.options.results)}")
         if with_projection:
             self.project(run, sets)
-        return path
 
     def project(self, run: Run, sets: Sets) -> None:
         path = write_projection(run, self.options.results, device=self.options.device, sets=sets)
