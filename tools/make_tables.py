@@ -21,13 +21,7 @@ def augmentation_table() -> str:
         return "No record yet."
     record, path = measured[-1]
     threads, cpu = record["threads"], record["cpu_model"]
-    head = [
-        "images/s (per core)",
-        "ours, batched",
-        "torchvision on PIL images",
-        "torchvision v2 on tensors",
-        "ratios",
-    ]
+    head = ["images/s (per core)", "ours, batched", "torchvision on PIL images", "torchvision v2 on tensors", "ratios"]
     rows = []
     for row in record["augmentation"]["rows"]:
         speeds = [row[name]["per_second"] for name in ("ours_cpu", "torchvision_pil", "torchvision_tensor")]

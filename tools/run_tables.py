@@ -12,8 +12,8 @@ from aag.data.datasets import DATASETS
 from aag.errors import AAGError
 from aag.methods import MethodContext
 from aag.pages.markdown import make_table
-from aag.paper import PAPER, Cell, Experiment, Result, Results, Table, make_experiment
-from aag.paper.cells import find_cell
+from aag.paper import PAPER, Experiment, Result, Results, Table, make_experiment
+from aag.paper.cells import find_measure
 from aag.paper.plan import type_options
 from aag.settings import to_json
 from aag.text import duration
@@ -146,7 +146,7 @@ def results_table(results: Results | None = None) -> str:
         if not is_main or (epochs != base and name not in numbers) or changed_options(experiment):
             continue
         runs = results.all_seeds(experiment)
-        knn, linear = (find_cell(Cell("", "", None, measure, experiment), results) for measure in ("knn", "linear"))
+        knn, linear = (find_measure(experiment, measure, results) for measure in ("knn", "linear"))
         row = [
             data,
             network,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-from aag.paper.experiments import PAPER, Cell, Part, Table, shorten_measure
+from aag.paper.experiments import PAPER, Cell, Experiment, Part, Table, shorten_measure
 from aag.paper.protocol import describe_protocols, describe_training
 from aag.paper.results import Result, Results, Stale
 
@@ -90,6 +90,11 @@ def find_cell(cell: Cell, results: Results) -> CellResult:
     if found:
         return CellResult(cell, "unmeasured", tuple(found), stale=stale, note=f"recorded without {cell.measure}")
     return CellResult(cell, "missing", stale=stale)
+
+
+def find_measure(experiment: Experiment, measure: str, results: Results) -> CellResult:
+    """Look up our number for a run that is in no table."""
+    return find_cell(Cell("", "", None, measure, experiment), results)
 
 
 def _measure(results: Iterable[Result], measure: str) -> list[tuple[Result, float]]:
@@ -230,7 +235,7 @@ class TableResult:
         if not reversed_pairs:
             return f"All rows{alike} that were run are in the paper's order." if pairs else ""
         text = f"{same} of {pairs} pairs of rows{alike} are in the paper's order."
-        return f"{text} Not so: {'; '.join(reversed_pairs)}."
+        return f"{text} Reversed: {'; '.join(reversed_pairs)}."
 
 
 def signed(difference: float, digits: int = 2) -> str:
