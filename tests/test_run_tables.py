@@ -51,7 +51,7 @@ def test_a_run_of_other_settings_is_compared_with_nothing(changes: dict[str, Any
     assert theirs("simclr", **changes) is None
 
 
-def test_options_are_as_one_types_them() -> None:
+def test_options_are_written_as_one_types_them() -> None:
     settings = {"symmetric": True, "flip": False, "decay_at": [0.5, 0.9], "bn_group_size": 0}
     assert run_tables.typed(settings) == ["`--symmetric`", "`--no-flip`", "`--decay-at 0.5 0.9`", "`--bn-group-size 0`"]
 
@@ -83,7 +83,7 @@ def test_the_methods_table_has_a_row_for_every_run_and_every_published_number(tm
     assert all("not run yet" in line for line in lines[2:] if "moco" not in line)
 
 
-def test_what_the_reproduction_page_shows_is_not_told_again(tmp_path: Path) -> None:
+def test_runs_of_the_reproduction_page_are_not_repeated(tmp_path: Path) -> None:
     ablation, own = run("aag", auxiliary="none", seed=2), run("aag", auxiliary_crop="padded")
     table = run_tables.methods_table(None, results(tmp_path, (ablation, 85.0), (own, 86.0)))
     assert "--auxiliary none" not in table

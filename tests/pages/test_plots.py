@@ -58,7 +58,7 @@ def test_small_differences_of_accuracy_look_small():
     assert 0 < height(0.5) < height(8.0) / 2
 
 
-def test_a_beginning_that_would_fill_the_picture_is_left_out_and_told():
+def test_a_steep_beginning_is_cut_off_and_noted():
     steep = chart(curve([(x, 0.5 if x == 1 else 0.01 * x / 200) for x in range(1, 201)]))
     assert steep.note == "Not shown: 0.5 (a<b) at the beginning."
     assert ">0.5" not in to_svg(steep)
@@ -82,7 +82,7 @@ def test_figures_are_saved_by_suffix(tmp_path, suffix):
         assert path.read_bytes() == first
 
 
-def test_what_cannot_be_saved_is_one_line(tmp_path):
+def test_save_errors_are_one_line(tmp_path):
     with pytest.raises(AAGError, match=r"--save writes .pdf, .svg or .png, not '.gif'"):
         save([ACCURACY], tmp_path / "a.gif")
     (tmp_path / "file").write_text("")

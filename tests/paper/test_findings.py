@@ -101,7 +101,7 @@ def test_runs_of_different_length_are_not_compared(tmp_path):
         assert one.missing == ("NT-Xent: run only in a short version, 20 of 200 epochs",)
 
 
-def test_what_a_sweep_has_not_is_told_with_its_reason(tmp_path):
+def test_missing_points_of_a_sweep_are_explained(tmp_path):
     for size in (32, 64, 128):
         run = PAPER.replace(batch_size=size, epochs=20 if size == 64 else 200)
         write(tmp_path, record(run, settings=settings_of(run, momentum=0.5 if size == 32 else 0.9)))
@@ -118,7 +118,7 @@ def test_what_a_sweep_has_not_is_told_with_its_reason(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "description"),
     [
         ([0.5, -0.5] * 40, "falls from 0.5 to −0.5"),
         ([1.0, 9.0] + [0.5] * 78, "falls from 1 to 0.5, with a maximum of 9 in between"),
@@ -126,25 +126,25 @@ def test_what_a_sweep_has_not_is_told_with_its_reason(tmp_path):
         ([0.0] * 80, "is constant at 0 (it varies by 0.0 %)"),
     ],
 )
-def test_the_course_of_a_curve_is_described(tmp_path, values, told):
+def test_the_course_of_a_curve_is_described(tmp_path, values, description):
     write(tmp_path, record(PAPER, curves=curves(falling=False) | {"negative_similarity": values}))
-    assert told in found(tmp_path, "figure4").findings[3]
+    assert description in found(tmp_path, "figure4").findings[3]
 
 
-def test_a_trial_of_a_few_epochs_is_no_point_of_the_figure(tmp_path):
+def test_very_short_runs_are_left_out(tmp_path):
     for epochs, knn in ((1, 30.0), (99, 86.0), (100, 86.8), (200, 88.9)):
         write(tmp_path, record(PAPER.replace(epochs=epochs), knn))
     assert found(tmp_path, "figure2").findings[:2] == ("kNN: 88.90 at 200.", "kNN, other lengths: 86.80 at 100.")
 
 
-def test_pictures_of_the_embeddings(folder):
+def test_projections_are_drawn(folder):
     one = found(folder, "figure6")
     assert [chart.title for chart in one.charts] == ["NT-Xent", "GNT-Xent"]
     assert [path.stem for path in one.projections] == [NT.name, PAPER.name]
     assert one.findings[1] == "GNT-Xent: for 100.0 % of 600 images, the nearest in the picture has the same class."
 
 
-def test_a_large_picture_is_thinned(tmp_path):
+def test_large_projections_are_thinned(tmp_path):
     write(tmp_path, record(PAPER))
     write_projection(tmp_path, PAPER, points=4500)
     one = found(tmp_path, "figure6")

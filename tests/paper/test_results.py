@@ -85,7 +85,7 @@ def test_a_second_record_of_a_run_does_not_count(tmp_path, copy):
     assert results.damaged == {other: f"it is a second record of the run in {path.name}"}
 
 
-def test_records_lie_in_a_folder(tmp_path):
+def test_results_must_be_a_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(AAGError, match=r"file is not a folder of records that can be read"):
         Results(tmp_path / "file")

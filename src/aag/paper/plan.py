@@ -173,23 +173,18 @@ def _filter(parts: list[Part], options: Reproduce) -> list[tuple[Part, Place]]:
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if "" in wanted.values():
         raise AAGError("an empty name matches everything; leave the option out")
-    known: dict[str, set[str]] = {name: set() for name in wanted}
-    found: dict[str, set[str]] = {name: set() for name in wanted}
-    chosen = []
-    for part in parts:
-        every = left = places(part)
-        for name, value in wanted.items():
-            names = {getattr(place, name) for place in every} - {""}
-            matching = _matches(value, names)
-            known[name] |= names
-            found[name] |= matching
-            left = [place for place in left if getattr(place, name) in matching]
-        chosen += [(part, place) for place in left]
+    every = [(part, place) for part in parts for place in places(part)]
+    chosen = every
     for name, value in wanted.items():
-        if not known[name]:
+        known: dict[str, set[str]] = {part.id: set() for part in parts}
+        for part, place in every:
+            known[part.id] |= {getattr(place, name)} - {""}
+        if not any(known.values()):
             raise AAGError(f"--{name} {value}: nothing selected has a {name}; leave the option out")
-        if not found[name]:
-            raise unknown(name, value, known[name])
+        matching = {part: _matches(value, names) for part, names in known.items()}
+        if not any(matching.values()):
+            raise unknown(name, value, set().union(*known.values()))
+        chosen = [(part, place) for part, place in chosen if getattr(place, name) in matching[part.id]]
     if wanted and not any(place.experiment for _, place in chosen):
         asked = ", ".join(f"--{name} {value}" for name, value in wanted.items())
         raise AAGError(f"no run matches {asked}: the cell does not exist, is empty, or is not reproduced here")
