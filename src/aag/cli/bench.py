@@ -1,7 +1,6 @@
 """aag bench"""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from aag.bench.run import bench
 from aag.cli.output import make_console
@@ -34,13 +33,5 @@ def run(arguments: list[str]) -> int:
     console = make_console()
     if not console.is_terminal:
         console.width = max(console.width, WIDTH)
-    bench(
-        console,
-        device=options.device,
-        quick=options.quick,
-        save=options.save or None,
-        only=options.only,
-        data=options.data,
-        data_root=Path(options.data_root) if options.data_root else None,
-    )
+    bench(console, **vars(options))
     return 0
