@@ -219,6 +219,8 @@ def test_damaged_records_are_reported_and_replaced(npz):
     listed = reproduce()
     assert listed.code == 0
     assert re.fullmatch(rf"warning: skipped {re.escape(str(path))}: [^\n]+\n", listed.err)
+    saved = reproduce("figure1", "--save", "x.pdf")
+    assert saved.err.startswith(f"{listed.err}error: results has no record for figure1")
     ran = reproduce("figure1")
     assert ran.code == 0
     assert str(path) in ran.err

@@ -44,19 +44,20 @@ def reproduce(options: Reproduce, console: Console) -> int:
     """List, plan, draw or run, as the options say. Return 0, 2 where a run failed, or 130 where it was stopped."""
     if not options.what and (options.list or options.plan or options.shard or options.save):
         raise AAGError("--list, --plan, --shard and --save need a table or figure (or all), such as table2")
-    if options.save:
-        console.print(save_figure(options), highlight=False, soft_wrap=True)
-        return 0
-    runs = select(options) if options.what else []
+    runs = select(options) if options.what and not options.save else []
     results = Results(options.results)
     statuses = {run.name: run_status(run, results) for run in runs}
     text = None
-    if not options.what:
-        text = list_parts(options, results, console.width)
-    elif options.list:
-        text = list_runs(runs, statuses, results) or "no runs"
-    for path, why in results.damaged.items():  # only now: reading projections may have found more
-        _warn(f"skipped {path}: {why}")
+    try:
+        if options.save:
+            text = save_figure(options.what, options.save, results)
+        elif not options.what:
+            text = list_parts(options, results, console.width)
+        elif options.list:
+            text = list_runs(runs, statuses, results) or "no runs"
+    finally:
+        for path, why in results.damaged.items():  # only now: reading projections may have found more
+            _warn(f"skipped {path}: {why}")
     if text is not None:
         console.print(text, highlight=False, soft_wrap=True)
         return 0
