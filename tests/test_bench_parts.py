@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision import transforms
 
 from aag import data, kernels, losses, nets
-from aag.bench import augmentation, ceiling, machine, methods, pipeline, startup, training
+from aag.bench import ceiling, machine, pipeline, startup, training
 from aag.bench.peers import AUGMENTATIONS, KINDS, equivalent
 from aag.bench.plan import METHODS, make_plan
 from aag.bench.timing import Timing, interleaved
@@ -92,16 +92,6 @@ def test_a_case_that_does_not_fit_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     assert row == {"method": "isif", "missing": "not enough GPU memory"}
 
 
-def test_on_a_gpu_views_are_made_with_kernels_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(augmentation, "_measure_ours", lambda *_: kernels.enabled(torch.zeros(1)))
-    monkeypatch.setattr(kernels, "unavailable_reason", lambda _: "")
-    plan, method, images = make_plan(CPU, quick=True), augmentation.FixedViews(), torch.zeros(1)
-    assert augmentation._on_gpu(plan, method, images) == {"ours_gpu_kernels": True, "ours_gpu_plain": False}
-    monkeypatch.setattr(kernels, "unavailable_reason", lambda _: "no Triton")
-    assert augmentation._on_gpu(plan, method, images) == {"ours_gpu_plain": False}
-
-
 def test_a_cold_start_has_an_empty_compile_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own = startup.compile_cache(tmp_path)
     assert own.keys() == {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
@@ -114,12 +104,17 @@ def test_a_cold_start_has_an_empty_compile_cache(monkeypatch: pytest.MonkeyPatch
     assert training._describe_compile_cache() != "empty"
 
 
-def test_without_lightly_the_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "find_spec", lambda name: None)
-    assert pipeline._lightly_missing() == "lightly is not installed"
-    monkeypatch.setattr(pipeline, "find_spec", lambda name: object())
-    monkeypatch.setitem(sys.modules, "lightly", None)
-    assert str(pipeline._lightly_missing()).startswith("lightly cannot be imported")
+@pytest.mark.parametrize(
+    ("module", "why"), [("lightly", "is not installed"), ("lightly.data", "cannot be imported: import of lightly.data")]
+)
+def test_without_lightly_the_row_says_so(monkeypatch: pytest.MonkeyPatch, module: str, why: str) -> None:
+    def fail(*_: Any) -> None:
+        raise ModuleNotFoundError(f"import of {module} halted", name=module)
+
+    monkeypatch.setattr(pipeline, "_measure", lambda *_: {})
+    monkeypatch.setattr(pipeline, "_lightly", fail)
+    row = pipeline.run(make_plan(CPU, quick=True))["rows"][1]
+    assert row["missing"].startswith(f"lightly {why}")
 
 
 def test_ratios_are_to_the_row_with_the_same_network_and_batch_size() -> None:
@@ -134,37 +129,18 @@ def test_ratios_are_to_the_row_with_the_same_network_and_batch_size() -> None:
     assert "ours_over" not in section["rows"][1]
 
 
-def test_a_gpus_plan_has_four_networks_and_the_methods_that_kernels_support() -> None:
-    plan = make_plan(torch.device("cuda", 0))
-    assert [tuple(case.options("network", "batch_size", "recipe", "width").values()) for case in plan.training] == [
-        ("resnet18", 128, "paper", 64),
-        ("resnet18", 512, "paper", 64),
-        ("alexnet", 128, "paper", 64),
-        ("resnet50", 64, "paper-resnet50", 64),
-    ]
-    assert plan.training_images == 50_000
-    assert plan.workers <= 16
-    cases = {case.settings.method: case for case in plan.methods}
-    assert tuple(cases) == METHODS
-    for case in cases.values():
-        settings = case.settings.resolve()
+def test_kernels_support_the_methods_of_a_gpus_plan() -> None:
+    cases = make_plan(torch.device("cuda", 0)).methods
+    assert tuple(case.settings.method for case in cases) == METHODS
+    for case in cases:
         assert case.options("network", "width", "batch_size") == {"network": "resnet18", "width": 64, "batch_size": 128}
-        assert unsupported_reason(nets.build(nets.EncoderSpec(**vars(settings.encoder)))) == ""
-    assert cases["simclr"].options("optimizer") == {"optimizer": "sgd"}
-    assert cases["moco"].options("queue", "bn_group_size") == {"queue": 4096, "bn_group_size": 64}
-    assert (plan.kmeans, plan.whitening, plan.bank) == ((50_000, 256, 1000), (50_000, 512, 256), (50_000, 128))
+        assert unsupported_reason(nets.build(nets.EncoderSpec(**vars(case.settings.resolve().encoder)))) == ""
 
 
 def test_too_few_images_are_repeated() -> None:
     images = make_plan(CPU, quick=True).images(3001)
     assert images.shape == (3001, 3, 32, 32)
     assert torch.equal(images[3000], images[0])
-
-
-def test_without_the_first_method_there_are_no_ratios() -> None:
-    rows: list[dict[str, Any]] = [{"missing": "not enough GPU memory"}, {"views_per_second": {"per_second": 2.0}}]
-    methods.compare(rows)
-    assert "view_over_plain" not in rows[1]
 
 
 def test_several_timings_take_turns() -> None:

@@ -51,12 +51,11 @@ def test_the_numbers_are_those_of_the_run(finished):
     assert record["views_per_second"] == 200.0  # the median epoch's
     assert record["settings"] == SHORT.settings.resolve("fp32").to_json()
     assert "missing" not in record
-
-
-def test_the_record_says_what_made_it(finished):
-    (session,) = make_record(finished)["sessions"]
+    (session,) = record["sessions"]
     assert provenance().items() <= session.items()
     assert session["runtime"] == "CPU, fp32"
+    write_json(finished.evaluation_file, {"epoch": 3, "results": []})  # without labels
+    assert make_record(finished)["knn"]["last"] is None
 
 
 def test_the_best_is_not_that_of_the_untrained_network(tmp_path):
@@ -71,11 +70,6 @@ def test_damaged_metrics_do_not_change_the_final_number(tmp_path):
     assert record["missing"] == "2 epochs of 3 not in metrics.jsonl"
     run.metrics_file.unlink()
     assert make_record(run)["knn"] == {"last": 41.23, "best": None, "best_epoch": None, "reported": "last"}
-
-
-def test_a_run_without_labels_has_no_knn(finished):
-    write_json(finished.evaluation_file, {"epoch": 3, "results": []})
-    assert make_record(finished)["knn"]["last"] is None
 
 
 @pytest.mark.parametrize("epochs", [1, 49, 50, 99, 999])
@@ -107,20 +101,6 @@ def test_curves_over_the_steps_are_means_of_equal_windows(tmp_path, rows, points
 def test_a_statistic_that_was_logged_in_a_part_of_the_run_has_no_curve(finished):
     finished.log([{"kind": "steps", "epoch": 3, "step": 30, "loss": 0.5, "positive_similarity": 0.9}])
     assert list(make_record(finished)["curves"]) == ["step", "loss"]
-
-
-def test_the_record_of_a_long_run_stays_small(tmp_path):
-    epochs = 1000
-    run = make_run(tmp_path / "run", SHORT.replace(epochs=epochs), {5 * n: 50 + n / 7 for n in range(201)})
-    run.filter_metrics(lambda row: row["kind"] != "steps")
-    statistics = ("loss", "positive_gradient", "negative_gradient", "positive_similarity", "negative_similarity")
-    run.log(
-        {"kind": "steps", "epoch": epoch, "step": 390 * epoch + 50 * part}
-        | {name: -epoch / 7 - part / 11 for name in statistics}
-        for epoch in range(epochs)
-        for part in range(8)
-    )
-    assert write_record(run, tmp_path / "results").stat().st_size < 30_000
 
 
 def test_the_file_is_named_after_the_settings_and_read_by_the_paper(finished, tmp_path):

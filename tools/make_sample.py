@@ -38,10 +38,7 @@ def main(source: Path) -> None:
             Image.fromarray(make_sheet(images)).save(target, lossless=True, quality=100, method=6, exact=True)
             with Image.open(target) as sheet:
                 assert np.array_equal(split_sheet(np.asarray(sheet.convert("RGB")), 32), images), "WebP changed a pixel"
-            meta[split] = {
-                "sha256": hashlib.sha256(images.tobytes()).hexdigest(),
-                "labels": labels[keep].tolist(),
-            }
+            meta[split] = {"sha256": hashlib.sha256(images.tobytes()).hexdigest(), "labels": labels[keep].tolist()}
             picked[split] = images
             print(f"{target}: {len(images)} images, {target.stat().st_size:,} bytes")
     (SAMPLE_FOLDER / "labels.json").write_text(json.dumps(meta) + "\n")

@@ -12,8 +12,8 @@ from aag.data.datasets import DATASETS
 from aag.errors import AAGError
 from aag.methods import MethodContext
 from aag.pages.markdown import make_table
-from aag.paper import PAPER, Cell, Experiment, Result, Results, Table, make_experiment
-from aag.paper.cells import find_cell
+from aag.paper import PAPER, Experiment, Result, Results, Table, make_experiment
+from aag.paper.cells import find_measure
 from aag.paper.plan import type_options
 from aag.settings import to_json
 from aag.text import duration
@@ -99,8 +99,8 @@ def as_written(result: Result) -> Experiment | None:
 def _from_recipe(recipe: str, settings: RunSettings) -> Experiment:
     """Leave automatic values out where they resolve to what the record has."""
     base, wanted = recipe_settings(recipe, settings.data.source, settings.method), settings.options()
-    automatic = {name for name, value in base.options().items() if value in (None, "auto") or name in AUTOMATIC}
     usual = base.options()
+    automatic = {name for name, value in usual.items() if value in (None, "auto") or name in AUTOMATIC}
     changed = {name: value for name, value in wanted.items() if name not in automatic and value != usual[name]}
     written = base.replace(**changed)
     resolved = written.resolve(settings.train.precision).options()
@@ -108,14 +108,14 @@ def _from_recipe(recipe: str, settings: RunSettings) -> Experiment:
     return Experiment(written.replace(**rest), recipe)
 
 
-def changed_options(experiment: Experiment, *told: str) -> dict[str, Any]:
+def changed_options(experiment: Experiment) -> dict[str, Any]:
     """Return the options that differ from the recipe's, without those that a row tells anyway."""
     settings = experiment.settings
     base = recipe_settings(experiment.recipe, settings.data.source, settings.method).options()
     return {
         name: value
         for name, value in settings.options().items()
-        if value != base[name] and name not in ("epochs", "seed", *told)
+        if value != base[name] and name not in ("epochs", "seed")
     }
 
 
@@ -146,7 +146,7 @@ def results_table(results: Results | None = None) -> str:
         if not is_main or (epochs != base and name not in numbers) or changed_options(experiment):
             continue
         runs = results.all_seeds(experiment)
-        knn, linear = (find_cell(Cell("", "", None, measure, experiment), results) for measure in ("knn", "linear"))
+        knn, linear = (find_measure(experiment, measure, results) for measure in ("knn", "linear"))
         row = [
             data,
             network,
@@ -231,9 +231,7 @@ def typed(options: dict[str, Any]) -> list[str]:
 
 
 def training(result: Result) -> str:
-    if not result.record["seconds"]:
-        return NONE
-    return f"{duration(result.record['seconds'])} on one {result.gpu or result.record['sessions'][-1]['cpu']}"
+    return f"{duration(result.seconds)} on one {result.machine}" if result.seconds else NONE
 
 
 @cache

@@ -32,8 +32,8 @@ def make_record(run: Run) -> dict[str, Any]:
         "recorded": datetime.now(UTC).strftime("%Y-%m-%d"),
         "settings": settings,
         "knn": {
-            "last": _rounded(last),
-            "best": _rounded(summary.knn_best),
+            "last": last and round(last, 2),
+            "best": summary.knn_best and round(summary.knn_best, 2),
             "best_epoch": summary.knn_best_epoch,
             "reported": "last",
         },
@@ -49,10 +49,6 @@ def make_record(run: Run) -> dict[str, Any]:
     if summary.missing:
         record["missing"] = summary.missing
     return record
-
-
-def _rounded(accuracy: float | None) -> float | None:
-    return None if accuracy is None else round(accuracy, 2)
 
 
 def _shown(epoch: int, epochs: int) -> bool:
@@ -90,7 +86,6 @@ def write_record(run: Run, folder: Path) -> Path:
 def _data_of(path: Path) -> str | None:
     """The data of an existing record: a file named cifar10.npz gives a run the name that cifar10 does."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["settings"]["data"]["source"]
+        return json.loads(path.read_text(encoding="utf-8"))["settings"]["data"]["source"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none, or none that is worth keeping
         return None
-    return found if isinstance(found, str) else None

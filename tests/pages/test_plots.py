@@ -6,8 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from aag.errors import AAGError
-from aag.pages.colours import COLOURS, css_variables
-from aag.pages.plots import Line, LineChart, ScatterChart, save, to_svg
+from aag.pages.plots import COLOURS, Line, LineChart, ScatterChart, css_variables, save, to_svg
 
 ACCURACY = LineChart("kNN", "epochs", "%", [Line("a<b", [(64, 88.594), (128, 88.956)], 0)], mark_points=True)
 SCATTER = ScatterChart("t-SNE", [(0.0, 1.0), (2.0, 3.0), (4.0, 1.0)], [0, 1, 11], [f"class {i}" for i in range(12)])
@@ -39,12 +38,6 @@ def test_all_colours_of_an_svg_follow_the_scheme():
     assert css_variables().count("--series0") == 2
 
 
-def test_ids_of_two_charts_do_not_clash():
-    other = LineChart("linear", *[getattr(ACCURACY, name) for name in ("x_label", "y_label", "lines")])
-    ids = [set(re.findall(r' id="([^"]+)"', to_svg(one))) for one in (ACCURACY, other)]
-    assert not ids[0] & ids[1]
-
-
 def test_points_carry_their_numbers_unrounded_by_the_drawing():
     svg = to_svg(ACCURACY)
     assert "88.59" in svg
@@ -65,7 +58,7 @@ def test_small_differences_of_accuracy_look_small():
     assert 0 < height(0.5) < height(8.0) / 2
 
 
-def test_a_beginning_that_would_fill_the_picture_is_left_out_and_told():
+def test_a_steep_beginning_is_cut_off_and_noted():
     steep = chart(curve([(x, 0.5 if x == 1 else 0.01 * x / 200) for x in range(1, 201)]))
     assert steep.note == "Not shown: 0.5 (a<b) at the beginning."
     assert ">0.5" not in to_svg(steep)
@@ -89,7 +82,7 @@ def test_figures_are_saved_by_suffix(tmp_path, suffix):
         assert path.read_bytes() == first
 
 
-def test_what_cannot_be_saved_is_one_line(tmp_path):
+def test_save_errors_are_one_line(tmp_path):
     with pytest.raises(AAGError, match=r"--save writes .pdf, .svg or .png, not '.gif'"):
         save([ACCURACY], tmp_path / "a.gif")
     (tmp_path / "file").write_text("")

@@ -3,7 +3,7 @@
 import pytest
 
 from aag import AAGError
-from aag.paper import PAPER, Figure, Table, make_experiment
+from aag.paper import PAPER, Table, make_experiment
 
 MAIN = make_experiment("cifar10")
 
@@ -23,22 +23,11 @@ def test_the_main_cell_is_the_recipe():
     assert cell.experiment == MAIN
 
 
-def test_empty_cells_and_numbers_of_others_have_no_run():
+def test_which_cells_have_runs_and_can_be_compared():
     cells = [cell for part in PAPER.values() if isinstance(part, Table) for cell in part.cells]
-    assert all((cell.experiment is None) == (cell.paper is None or bool(cell.elsewhere)) for cell in cells)
-
-
-def test_alexnet_columns_are_not_comparable():
-    cells = [cell for part in PAPER.values() if isinstance(part, Table) for cell in part.cells]
-    assert all(bool(cell.incomparable) == cell.column.endswith("AlexNet") for cell in cells)
-
-
-def test_the_paper_is_not_made_to_say_what_it_does_not():
-    behaviours = {name: part.behaviour for name, part in PAPER.items() if isinstance(part, Figure)}
-    assert "zero" not in behaviours["figure5"]
-    assert "demonstrate the advantages of GNT-Xent over NT-Xent" in behaviours["figure5"]
-    assert PAPER["table5"].columns == ("NT-Xent", "GNT-Xent")  # as the paper heads them
-    assert "SimCLR's own loss is NT-Xent. ISIF's own loss has a second term" in PAPER["table5"].notes[0]
+    for cell in cells:
+        assert (cell.experiment is None) == (cell.paper is None or bool(cell.elsewhere))
+        assert bool(cell.incomparable) == cell.column.endswith("AlexNet")
 
 
 def test_texts_are_short_sentences():

@@ -57,13 +57,6 @@ def test_gradients_that_are_constant_or_fall(folder):
     assert "GNT-Xent is above NT-Xent at 80 of 80 points" in similarity
 
 
-def test_a_curve_that_turns_is_told_with_its_peak(tmp_path):
-    made = curves(falling=True)
-    made["positive_gradient"] = [1.0, 9.0] + [0.5] * 78
-    write(tmp_path, record(NT, curves=made))
-    assert "falls from 1 to 0.5, with a maximum of 9 in between" in found(tmp_path, "figure4").findings[0]
-
-
 @pytest.mark.parametrize("broken", [None, [], {"step": [1, 2]}, {"positive_gradient": [1]}])
 def test_records_without_curves_say_so(tmp_path, broken):
     write(tmp_path, record(PAPER, curves=broken))
@@ -96,13 +89,6 @@ def test_a_loss_that_rises_above_zero_again_is_not_below_it(tmp_path, losses, sa
     assert found(tmp_path, "figure5").findings[1].endswith(said)
 
 
-def test_a_short_run_is_named_as_such_in_a_figure(tmp_path):
-    write(tmp_path, record(PAPER.replace(epochs=20), curves=curves(falling=False)))
-    one = found(tmp_path, "figure4")
-    assert lines_of(one)[0].name == "GNT-Xent (20 of 200 epochs)"
-    assert one.missing == ("NT-Xent: not run yet", "GNT-Xent: run only in a short version, 20 of 200 epochs")
-
-
 def test_runs_of_different_length_are_not_compared(tmp_path):
     write(tmp_path, record(PAPER, curves=curves(falling=False)))
     write(tmp_path, record(PAPER.replace(loss="nt-xent", epochs=20), 60.0, curves=curves(falling=True, points=20)))
@@ -111,9 +97,11 @@ def test_runs_of_different_length_are_not_compared(tmp_path):
         assert len(one.findings) == len(one.charts)
         assert not any("above" in words for words in one.findings)
         assert [line.hollow for line in lines_of(one)] == [True, False] * len(one.charts)
+        assert lines_of(one)[0].name == "NT-Xent (20 of 200 epochs)"
+        assert one.missing == ("NT-Xent: run only in a short version, 20 of 200 epochs",)
 
 
-def test_what_a_sweep_has_not_is_told_with_its_reason(tmp_path):
+def test_missing_points_of_a_sweep_are_explained(tmp_path):
     for size in (32, 64, 128):
         run = PAPER.replace(batch_size=size, epochs=20 if size == 64 else 200)
         write(tmp_path, record(run, settings=settings_of(run, momentum=0.5 if size == 32 else 0.9)))
@@ -130,31 +118,33 @@ def test_what_a_sweep_has_not_is_told_with_its_reason(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
-    [([0.5, -0.5] * 40, "falls from 0.5 to −0.5"), ([-0.5] * 80, "is constant at −0.5"), ([0.0] * 80, "at 0 (it")],
+    ("values", "description"),
+    [
+        ([0.5, -0.5] * 40, "falls from 0.5 to −0.5"),
+        ([1.0, 9.0] + [0.5] * 78, "falls from 1 to 0.5, with a maximum of 9 in between"),
+        ([-0.5] * 80, "is constant at −0.5"),
+        ([0.0] * 80, "is constant at 0 (it varies by 0.0 %)"),
+    ],
 )
-def test_constant_is_what_hardly_varies(tmp_path, values, told):
+def test_the_course_of_a_curve_is_described(tmp_path, values, description):
     write(tmp_path, record(PAPER, curves=curves(falling=False) | {"negative_similarity": values}))
-    assert told in found(tmp_path, "figure4").findings[3]
+    assert description in found(tmp_path, "figure4").findings[3]
 
 
-def test_a_trial_of_a_few_epochs_is_no_point_of_the_figure(tmp_path):
+def test_very_short_runs_are_left_out(tmp_path):
     for epochs, knn in ((1, 30.0), (99, 86.0), (100, 86.8), (200, 88.9)):
         write(tmp_path, record(PAPER.replace(epochs=epochs), knn))
-    assert found(tmp_path, "figure2").findings[:2] == (
-        "kNN: 88.90 at 200.",
-        "kNN, other lengths: 86.80 at 100.",
-    )
+    assert found(tmp_path, "figure2").findings[:2] == ("kNN: 88.90 at 200.", "kNN, other lengths: 86.80 at 100.")
 
 
-def test_pictures_of_the_embeddings(folder):
+def test_projections_are_drawn(folder):
     one = found(folder, "figure6")
     assert [chart.title for chart in one.charts] == ["NT-Xent", "GNT-Xent"]
     assert [path.stem for path in one.projections] == [NT.name, PAPER.name]
     assert one.findings[1] == "GNT-Xent: for 100.0 % of 600 images, the nearest in the picture has the same class."
 
 
-def test_a_large_picture_is_thinned(tmp_path):
+def test_large_projections_are_thinned(tmp_path):
     write(tmp_path, record(PAPER))
     write_projection(tmp_path, PAPER, points=4500)
     one = found(tmp_path, "figure6")

@@ -37,12 +37,9 @@ def names(*what: str, **options: Any) -> list[str]:
 # --- choosing ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_table_is_its_runs():
+def test_a_selection_holds_each_run_once():
     for part in PAPER.values():
         assert names(part.id) == [each.name for each in part.experiments]
-
-
-def test_all_is_every_run_once():
     every = names("all")
     assert len(every) == len(set(every))
     assert set(every) == {each.name for part in PAPER.values() for each in part.experiments}
@@ -57,7 +54,7 @@ def test_one_cell_one_row_one_column():
     assert len(names("table1", dataset="svhn")) == 14  # one is empty in the paper
 
 
-def test_a_name_comes_before_a_part_of_one():
+def test_exact_names_match_before_parts_of_names():
     assert names("table4", row="NT-Xent", column="lr 0.3") == ["cifar10-resnet18-paper-seed0-lr=0.3-loss=nt-xent"]
     assert len(names("table4", row="Xent")) == 4
     assert {run.experiment.options["data"] for run in runs("table1", dataset="cifar10")} == {"cifar10"}
@@ -73,7 +70,7 @@ def test_a_branch_that_a_method_adds_is_no_other_network():
 
 
 @pytest.mark.parametrize(
-    ("what", "options", "told"),
+    ("what", "options", "message"),
     [
         (("table8",), {}, "unknown table or figure 'table8'; did you mean table"),
         (("al",), {}, "unknown table or figure 'al'; did you mean all"),
@@ -95,10 +92,10 @@ def test_a_branch_that_a_method_adds_is_no_other_network():
         *((("table1",), {"shard": shard}, "--shard takes") for shard in ("0/2", "3/2", "2", "a/b", "-1/2", "1/0")),
     ],
 )
-def test_what_is_not_there_is_told(what, options, told):
+def test_unknown_names_are_reported(what, options, message):
     with pytest.raises(AAGError) as error:
         runs(*what, **options)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_seeds_come_after_the_first_of_every_cell():
@@ -116,7 +113,7 @@ def test_a_short_version_is_another_run_and_says_so():
 
 
 @pytest.mark.parametrize(("what", "scale"), [("table3", 0.01), ("table3", 0.02), ("table2", 0.01), ("table3", 0.1)])
-def test_a_short_version_is_looked_at_where_a_table_shows_it(what, scale):
+def test_short_versions_are_evaluated_at_the_epochs_that_tables_show(what, scale):
     (run,) = runs(what, row="AAG", dataset="cifar10", network="resnet18", epochs_scale=scale)
     epochs, every = run.experiment.options["epochs"], run.execution.knn_every
     assert epochs == 1000 * scale
@@ -137,7 +134,7 @@ def test_what_tables_and_figures_need_of_a_record():
     assert [run.needs for run in runs("table3", row="AAG", seeds=2)] == [points, points]
 
 
-def test_what_a_record_lacks_of_a_table_makes_it_incomplete(tmp_path):
+def test_records_without_a_needed_measure_are_incomplete(tmp_path):
     (run,) = runs("table3", row="AAG")
     write(tmp_path, record(run.experiment, knn_by_epoch=[[200, 84.0], [1000, 91.0]]))
     assert missing_needs(run, Results(tmp_path)) == {"knn@400", "knn@600", "knn@800"}
@@ -147,7 +144,7 @@ def test_what_a_record_lacks_of_a_table_makes_it_incomplete(tmp_path):
     assert run_status(run, Results(tmp_path)) is RunStatus.INCOMPLETE
 
 
-def test_what_figure_6_shows_is_projected_whatever_it_is_run_for():
+def test_runs_of_figure_6_are_projected_for_any_table():
     shown = {run.name for run in runs("table4", "table7") if run.needs_projection}
     assert shown == set(names("figure6"))
     for run in runs("table4"):
@@ -157,15 +154,11 @@ def test_what_figure_6_shows_is_projected_whatever_it_is_run_for():
 # --- shards -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("what", "count"), [("all", 1), ("all", 8), ("table1", 2), ("table4", 3), ("table4", 20)])
-def test_shards_are_disjoint_and_together_all(what, count):
-    shards = [names(what, seeds=2, shard=f"{part}/{count}") for part in range(1, count + 1)]
-    assert sorted(name for shard in shards for name in shard) == sorted(names(what, seeds=2))
-
-
 @pytest.mark.parametrize(("what", "count"), [("all", 2), ("all", 8), ("table1", 2), ("table1", 3), ("table2", 2)])
-def test_shards_are_about_as_much_work(what, count):
-    loads = [sum(work(run.experiment) for run in runs(what, shard=f"{part}/{count}")) for part in range(1, count + 1)]
+def test_shards_are_disjoint_and_similar_in_work(what, count):
+    shards = [runs(what, shard=f"{part}/{count}") for part in range(1, count + 1)]
+    assert sorted(run.name for shard in shards for run in shard) == sorted(names(what))
+    loads = [sum(work(run.experiment) for run in shard) for shard in shards]
     assert max(loads) < 1.15 * sum(loads) / count
     networks = [{run.experiment.options["network"] for run in runs("table1", shard=f"{part}/2")} for part in (1, 2)]
     assert networks == [{"resnet18", "alexnet"}] * 2

@@ -38,12 +38,7 @@ def run(plan: Plan) -> dict[str, Any]:
 def _numbers(plan: Plan, timed: TimedTraining) -> dict[str, Any]:
     end_to_end = timed.end_to_end(plan.methods_seconds, repeats=plan.methods_repeats, warm_up=plan.warm_up)
     timed.check_finite()
-    return {
-        "views": timed.views,
-        **end_to_end,
-        "keeps_bytes": kept_bytes(timed.trainer.method),
-        **timed.costs(),
-    }
+    return {"views": timed.views, **end_to_end, "keeps_bytes": kept_bytes(timed.trainer.method), **timed.costs()}
 
 
 def compare(rows: list[dict[str, Any]]) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from itertools import chain, repeat
 from typing import Any
 
@@ -75,10 +74,11 @@ class Pipeline:
 def run(plan: Plan) -> dict[str, Any]:
     rows = [_measure(plan, _torchvision(plan))]
     name = "lightly: SimCLR, two views"
-    if missing := _lightly_missing():
-        rows.append({"name": name, "missing": missing})
-    else:
+    try:
         rows.append(_measure(plan, _lightly(plan, name)) | {"version": version("lightly")})
+    except ImportError as error:
+        missing = "is not installed" if error.name == "lightly" else f"cannot be imported: {error}"
+        rows.append({"name": name, "missing": f"lightly {missing}"})
     return {
         **plan.training[0].options(*SAME),
         "images": plan.training_images,
@@ -116,20 +116,6 @@ def _torchvision(plan: Plan) -> Pipeline:
     network = nn.Sequential(encoder.backbone, encoder.head)
     count = len(augmentations)
     return Pipeline(f"torchvision: AAG's {count} views", count, dataset, network, loss)
-
-
-def _lightly_missing() -> str | None:
-    """Return why lightly cannot be measured, or None."""
-    if find_spec("lightly") is None:
-        return "lightly is not installed"
-    try:
-        import lightly.data
-        import lightly.loss
-        import lightly.models.modules
-        import lightly.transforms  # noqa: F401
-    except ImportError as error:
-        return f"lightly cannot be imported: {error}"
-    return None
 
 
 def _lightly(plan: Plan, name: str) -> Pipeline:

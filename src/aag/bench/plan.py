@@ -15,15 +15,8 @@ from aag.settings import Precision
 from aag.training import RunSettings, recipe_settings
 from aag.training.runtime import choose_precision
 
-METHODS = (
-    "isif",
-    "aag",
-    "instance",
-    "simclr",
-    "moco",
-    "and",
-    "deepcluster",
-)  # compared with the first: 2 views, no memory
+# The others are compared with the first, which has two views and no memory.
+METHODS = ("isif", "aag", "instance", "simclr", "moco", "and", "deepcluster")
 
 
 class Case(NamedTuple):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from aag.bench import SECTIONS, augmentation, evaluation, machine, methods, pipeline, startup, training
 from aag.bench.plan import Plan, make_plan
@@ -28,17 +29,17 @@ def bench(
     *,
     device: str = "auto",
     quick: bool = False,
-    save: str | None = None,
+    save: str = "",
     only: Sequence[str] = (),
     data: str = "sample",
-    data_root: Path | None = None,
+    data_root: str = "",
 ) -> dict[str, Any]:
     """Measure, print, save and return the record. With `only`, other sections saved in the same file are kept."""
     only = [name for words in only for name in words.split(",")]
     for name in only:
         if name not in SECTIONS:
             raise unknown("section", name, SECTIONS)
-    plan = make_plan(find_device(device), quick, data, data_root)
+    plan = make_plan(find_device(device), quick, data, Path(data_root) if data_root else None)
     plan.image_set(1)  # reports unknown data at once
     record: dict[str, Any] = {"kind": "benchmark", "format": FORMAT, "date": datetime.now(UTC).strftime("%Y-%m-%d")}
     record |= machine.hardware(plan)
@@ -85,7 +86,12 @@ def bench(
 def show(console: Console, record: dict[str, Any]) -> None:
     """Print a record's tables, the machine, and a warning where other processes used it."""
     for table in tables(record):
-        console.print(table)
+        printed = Table(title=table.title, title_justify="left", caption=table.note, caption_justify="left")
+        for place, heading in enumerate(table.columns):
+            printed.add_column(heading, justify="right" if place else "left")
+        for cells in table.cells(table.columns):
+            printed.add_row(*(text.replace("**", "") for text in cells))
+        console.print(printed)
     note = "; --quick: too small to mean anything" if record["quick"] else ""
     lines = [
         f"{record['gpu'] or record['cpu_model']}, CPU threads {record['threads']}, torch {record['torch']}; "
@@ -96,8 +102,8 @@ def show(console: Console, record: dict[str, Any]) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _path(save: str | None, plan: Plan, record: dict[str, Any]) -> Path | None:
-    if save == "none" or (save is None and plan.quick):
+def _path(save: str, plan: Plan, record: dict[str, Any]) -> Path | None:
+    if save == "none" or (not save and plan.quick):
         return None
     device = re.sub(r"\W+", "-", record["gpu"] or "cpu").lower()
     return Path(save) if save else Path("results/bench") / f"{device}-{record['date']}.json"

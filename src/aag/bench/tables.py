@@ -1,157 +1,169 @@
-"""The record as tables for a terminal."""
+"""The sections of a record as tables of text, for a terminal and for the docs."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from rich.table import Table
+from aag.bench.training import STAGES
 
-from aag.text import pluralize
-
-AUGMENTATION = {  # column: heading
-    "ours_cpu": "ours\nCPU, {threads} thr.",
-    "ours_gpu_kernels": "ours GPU,\nkernels",
-    "ours_gpu_plain": "ours GPU,\nplain PyTorch",
-    "torchvision_pil": "torchvision\nPIL, {threads} proc.",
-    "torchvision_tensor": "torchvision\nv2, {threads} proc.",
-}
+NETWORKS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50", "alexnet": "AlexNet"}
 
 
-def tables(record: dict[str, Any]) -> Iterator[Table]:
-    """Yield the tables of all sections in the record."""
-    for name, makers in MAKERS.items():
+class SpeedTable(NamedTuple):
+    title: str
+    rows: list[dict[str, str]]  # by column; the longest row has all columns, others may lack some
+    extra: tuple[str, ...] = ()  # columns that only a terminal shows
+    note: str = ""
+
+    @property
+    def columns(self) -> list[str]:
+        longest: dict[str, str] = max(self.rows, key=len)
+        return list(longest)
+
+    def cells(self, columns: list[str]) -> list[list[str]]:
+        return [[row.get(name, "–") for name in columns] for row in self.rows]
+
+
+def tables(record: dict[str, Any]) -> Iterator[SpeedTable]:
+    """Yield the tables of all sections in the record. Fast speeds are bold, as in Markdown."""
+    for name, make in MAKERS.items():
         if name in record:
-            for make in makers:
-                yield make(record[name])
+            yield make(record[name])
+        if name == "evaluation" and "methods" in record:
+            yield _timings("Between epochs", record["methods"]["between_epochs"])
 
 
-def _training(section: dict[str, Any]) -> Table:
-    matmul, copy = section["matmul_flops"] / 1e12, section["copy_bytes_per_second"] / 1e9
-    table = _table(
-        f"Training, three views per image: ms per step by stage "
-        f"({section['matmul_dtype']} products {matmul:,.3g} TFLOP/s, copies {copy:,.0f} GB/s)",
-        "recipe",
-        *("batch", "loader", "aug-\nment", "for-\nward", "back-\nward", "opti-\nmizer", "sum", "end to\nend"),
-        *("views/s", "of the\nceiling", "memory\nwithout\nimages", "warm-up\ns"),
-    )
-    names = ("loader", "augmentation", "forward", "backward", "optimiser", "sum", "end_to_end")
+def _training(section: dict[str, Any]) -> SpeedTable:
+    rows = []
     for row in section["rows"]:
-        cells = [f"{row['recipe']}: {row['network']}, width {row['width']}\n{_state(row)}", str(row["batch_size"])]
-        if "missing" not in row:
-            cells += [
-                *(f"{row[f'{name}_ms']:,.2f}" for name in names),
-                f"{row['views_per_second']['per_second']:,.0f}",
-                f"{row['share_of_ceiling']:.1%}",
-                _gib(row["peak_memory_besides_images"]),
-                f"{row['warm_up_seconds']:.1f}",
-            ]
-        table.add_row(*cells)
-    return table
+        first = {"ms/step": _describe_network(row), "batch": str(row["batch_size"])}
+        if "missing" in row:
+            rows.append(first | {"views/s": row["missing"]})
+            continue
+        rows.append({
+            **first,
+            **{name: f"{row[f'{name}_ms']:,.2f}" for name in STAGES},
+            "sum": f"{row['sum_ms']:,.2f}",
+            "end to end": f"{row['end_to_end_ms']:,.2f}",
+            "views/s": _bold_rate(row),
+            "of the ceiling": f"{row['share_of_ceiling']:.0%}",
+            "memory": _gib(row["peak_memory_besides_images"]),
+            "warm-up, s": f"{row['warm_up_seconds']:.1f}",
+            "runtime": row["runtime"],
+        })  # fmt: skip
+    flops, copy = section["matmul_flops"] / 1e12, section["copy_bytes_per_second"] / 1e9
+    dtype = {"bfloat16": "bf16", "float32": "fp32"}[section["matmul_dtype"]]
+    note = f"Measured on the same machine: {flops:,.3g} TFLOP/s of {dtype} products, {copy:,.0f} GB/s of copies."
+    title = _share_runtime("Training, three views per image", rows)
+    return SpeedTable(title, rows, ("sum", "warm-up, s", "runtime"), note)
 
 
-def _pipeline(section: dict[str, Any]) -> Table:
-    table = _table(
-        f"DataLoader pipeline: {_setup(section)}, {pluralize(section['workers'], 'worker')}; views/s",
-        "pipeline",
-        *("loader alone", "end to end", "ms per step", "memory", "ours ÷ it"),
-    )
+def _pipeline(section: dict[str, Any]) -> SpeedTable:
+    first, rows = f"views/s, {_describe_step(section)}", []
     if "ours_views_per_second" in section:
-        table.add_row("ours", "", f"{section['ours_views_per_second']:,.0f}", "", "", "")
+        rows.append({first: "ours", "end to end": f"**{section['ours_views_per_second']:,.0f}**", "ours ÷": ""})
     for row in section["rows"]:
         if "missing" in row:
-            table.add_row(row["name"], row["missing"], "–", "–", "–", "–")
+            rows.append({first: row["name"], "end to end": row["missing"]})
             continue
-        speeds = (row["loader_views_per_second"]["per_second"], row["views_per_second"]["per_second"])
-        ratio = f"{row['ours_over']:.1f} ×" if "ours_over" in row else "–"
-        cells = [f"{speed:,.0f}" for speed in speeds]
-        table.add_row(row["name"], *cells, f"{row['end_to_end_ms']:,.2f}", _gib(row["peak_memory"]), ratio)
-    return table
+        rows.append({
+            first: f"{row['name']}, {section['workers']} workers",
+            "loader alone": f"{row['loader_views_per_second']['per_second']:,.0f}",
+            "end to end": f"{row['views_per_second']['per_second']:,.0f}",
+            "ms/step": f"{row['end_to_end_ms']:,.2f}",
+            "memory": _gib(row["peak_memory"]),
+            "ours ÷": f"{row['ours_over']:.1f} ×" if "ours_over" in row else "–",
+        })  # fmt: skip
+    return SpeedTable("DataLoader pipeline", rows, ("ms/step", "memory"))
 
 
-def _augmentation(section: dict[str, Any]) -> Table:
-    rows = section["rows"]
-    columns = [name for name in AUGMENTATION if any(name in row for row in rows)]
-    ours = ["ours_cpu", *[name for name in columns if "gpu" in name][:1]]  # on the GPU as in training
-    ratios = [f"{name}_over_{kind}" for name in ours for kind in ("pil", "tensor")]
-    places = [("GPU" if "gpu" in name else "CPU", "PIL" if name.endswith("pil") else "v2") for name in ratios]
-    table = _table(
-        f"Augmentation, images/s ({section['images']:,} images of {section['image_size']} px)",
-        "augmentation",
-        *(AUGMENTATION[name].format(threads=section["threads"]) for name in columns),
-        "per core: ours,\nPIL, v2",
-        *(f"ours {where}\n÷ {peer}" for where, peer in places),
-    )
-    for row in rows:
-        speeds = [f"{row[name]['per_second']:,.0f}" if name in row else "–" for name in columns]
-        cores = [row[name]["per_core"] for name in columns if "per_core" in row.get(name, {})]
-        shares = [f"{row[name]:.1f} ×" if name in row else "–" for name in ratios]
-        table.add_row(row["family"], *speeds, ", ".join(f"{core:,.0f}" for core in cores) or "–", *shares)
-    return table
-
-
-def _methods(section: dict[str, Any]) -> Table:
-    table = _table(
-        f"Methods: {_setup(section)}; a step compared with the first row (two views, no memory)",
-        "method",
-        *("views", "ms per step", "views/s", "time per view\n÷ plain", "keeps", "memory\nwithout images"),
-    )
+def _methods(section: dict[str, Any]) -> SpeedTable:
+    first, rows = f"step of {_describe_step(section)}", []
     for row in section["rows"]:
-        cells = [f"{row['method']}\n{_state(row)}"]
-        if "missing" not in row:
-            cells += [
-                str(row["views"]),
-                f"{row['end_to_end_ms']:,.2f}",
-                f"{row['views_per_second']['per_second']:,.0f}",
-                f"{row['view_over_plain']:.2f} ×" if "view_over_plain" in row else "–",
-                f"{row['keeps_bytes'] / 1e6:,.1f} MB",
-                _gib(row["peak_memory_besides_images"]),
-            ]
-        table.add_row(*cells)
-    return table
+        name = row["method"] + " (plain: two views, no memory)" * (row is section["rows"][0])
+        if "missing" in row:
+            rows.append({first: name, "views/s": row["missing"]})
+            continue
+        rows.append({
+            first: name,
+            "views": str(row["views"]),
+            "ms/step": f"{row['end_to_end_ms']:,.2f}",
+            "views/s": _bold_rate(row),
+            "time per view ÷ plain": f"{row['view_over_plain']:.2f} ×" if "view_over_plain" in row else "–",
+            "state": f"{row['keeps_bytes'] / 1e6:,.1f} MB" if row["keeps_bytes"] else "–",
+            "memory": _gib(row["peak_memory_besides_images"]),
+            "runtime": row["runtime"],
+        })  # fmt: skip
+    return SpeedTable(_share_runtime("Methods", rows), rows, ("memory", "runtime"))
 
 
-def _timings(title: str, rows: list[dict[str, Any]]) -> Table:
-    table = _table(title, "task", "size", "seconds", "first call", "rate")
-    table.columns[1].justify = "left"
-    for row in rows:
-        rate = f"{row['per_second']:,.{0 if row['per_second'] > 100 else 1}f} {row['of']}/s"
-        first = f"{row['first_seconds']:.3f}" if "first_seconds" in row else ""
-        table.add_row(row["name"], row["size"], f"{row['median_seconds']:.3f}", first, rate)
-    return table
-
-
-def _startup(section: dict[str, Any]) -> Table:
-    table = _table("Start-up", "command", "seconds")
+def _augmentation(section: dict[str, Any]) -> SpeedTable:
+    threads = section["threads"]
+    speeds = {
+        "ours_gpu_kernels": "ours, kernels",
+        "ours_gpu_plain": "ours, plain PyTorch",
+        "ours_cpu": f"ours, {threads} CPU threads",
+        "torchvision_pil": f"torchvision PIL, {threads} processes",
+        "torchvision_tensor": f"torchvision v2, {threads} processes",
+    }
+    gpu = next((name for name in speeds if name in section["rows"][0]), "")  # as in training
+    ratios = {
+        f"{ours}_over_{kind}": f"{where} ÷ {peer}"
+        for ours, where in {gpu: "GPU", "ours_cpu": "CPU"}.items()
+        for kind, peer in (("pil", "PIL"), ("tensor", "v2"))
+    }
+    rows = []
     for row in section["rows"]:
-        table.add_row(row["name"], f"{row['median_seconds']:.3f}")
-    return table
+        cells = {text: f"{row[name]['per_second']:,.0f}" for name, text in speeds.items() if name in row}
+        cells |= {text: f"{row[name]:.1f} ×" for name, text in ratios.items() if name in row}
+        rows.append({"images/s": row["family"], **cells})
+    title = f"Augmentation ({section['images']:,} images of {section['image_size']} px)"
+    return SpeedTable(title, rows, tuple(ratios.values()))
 
 
-def _setup(section: dict[str, Any]) -> str:
-    return f"{section['network']}, width {section['width']}, batch {section['batch_size']}"
+def _timings(title: str, rows: list[dict[str, Any]]) -> SpeedTable:
+    cells = []
+    for row in rows:
+        cells.append({"": row["name"], "size": row.get("size", ""), "seconds": f"{row['median_seconds']:,.2f}"})
+        if "first_seconds" in row:
+            cells[-1] |= {"first call": f"{row['first_seconds']:,.2f}"}
+        if "per_second" in row:
+            cells[-1] |= {"rate": f"{row['per_second']:,.{0 if row['per_second'] > 100 else 1}f} {row['of']}/s"}
+    return SpeedTable(title, cells, ("first call", "rate"))
 
 
-def _state(row: dict[str, Any]) -> str:
-    return row["missing"] if "missing" in row else row["runtime"]
+def _describe_network(row: dict[str, Any]) -> str:
+    name = NETWORKS.get(row["network"], row["network"])
+    return name if row["width"] == 64 else f"{name}, width {row['width']}"
+
+
+def _describe_step(section: dict[str, Any]) -> str:
+    return f"{_describe_network(section)}, batch {section['batch_size']}"
+
+
+def _share_runtime(title: str, rows: list[dict[str, str]]) -> str:
+    """Move the runtime from the rows into the title where all have the same."""
+    runtimes = {row["runtime"] for row in rows if "runtime" in row}
+    if len(runtimes) != 1:
+        return title
+    for row in rows:
+        row.pop("runtime", None)
+    return f"{title}; {runtimes.pop()}"
+
+
+def _bold_rate(row: dict[str, Any]) -> str:
+    return f"**{row['views_per_second']['per_second']:,.0f}**"
 
 
 def _gib(memory: int | None) -> str:
-    return "–" if memory is None else f"{memory / 2**30:.2f} GiB"
+    return f"{memory / 2**30:.1f} GiB" if memory else "–"
 
 
-def _table(title: str, first: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column(first)
-    for heading in columns:
-        table.add_column(heading, justify="right")
-    return table
-
-
-MAKERS: dict[str, tuple[Callable[[dict[str, Any]], Table], ...]] = {
-    "training": (_training,),
-    "pipeline": (_pipeline,),
-    "usual": (_pipeline,),  # the section's name in records up to version 0.1
-    "methods": (_methods, lambda section: _timings("Between epochs", section["between_epochs"])),
-    "augmentation": (_augmentation,),
-    "evaluation": (lambda section: _timings("Evaluation", section["rows"]),),
-    "startup": (_startup,),
+MAKERS: dict[str, Callable[[dict[str, Any]], SpeedTable]] = {
+    "training": _training,
+    "pipeline": _pipeline,
+    "usual": _pipeline,  # the section's name in records up to version 0.1
+    "methods": _methods,
+    "augmentation": _augmentation,
+    "evaluation": lambda section: _timings("Evaluation", section["rows"]),
+    "startup": lambda section: _timings("Start-up", section["rows"]),
 }

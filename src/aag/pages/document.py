@@ -1,9 +1,11 @@
 """A page as data: sections of paragraphs, lists, tables and charts. Renderers turn it into HTML or Markdown."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from aag.pages.plots import Chart
 
@@ -12,6 +14,15 @@ class Link(NamedTuple):
     text: str
     target: Path | str  # a file, or the id of a section of this page
     about: str = ""  # for screen readers, where the text alone says too little
+
+    def url(self, page: Path) -> str:
+        """Return the target relative to a page, so that both can be moved together."""
+        if isinstance(self.target, str):
+            return f"#{self.target}"
+        try:
+            return quote(Path(os.path.relpath(self.target, page.parent)).as_posix(), safe="/=+")
+        except ValueError:  # another drive of Windows
+            return self.target.resolve().as_uri()
 
 
 class Styled(NamedTuple):

@@ -7,9 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from aag.pages import document as doc
-from aag.pages.colours import css_variables
-from aag.pages.files import relative_url
-from aag.pages.plots import Chart, to_svg
+from aag.pages.plots import Chart, css_variables, to_svg
 
 # Whatever a record holds, the browser loads nothing from other hosts and runs nothing.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -95,10 +93,9 @@ class _Renderer:
 
     def inline(self, piece: doc.Inline) -> str:
         match piece:
-            case doc.Link(text, target, about):
-                url = relative_url(target, self.out) if isinstance(target, Path) else f"#{target}"
+            case doc.Link(text, _, about):
                 label = f' aria-label="{escape(about)}"' if about else ""
-                return f'<a href="{escape(url)}"{label}>{escape(text)}</a>'
+                return f'<a href="{escape(piece.url(self.out))}"{label}>{escape(text)}</a>'
             case doc.Styled(text, "code"):
                 return f"<code>{escape(text)}</code>"
             case doc.Styled(text, "strong"):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from aag.pages import document as doc
-from aag.pages.files import relative_url
 
 
 def render_markdown(document: doc.Document, out: Path) -> str:
@@ -54,8 +53,8 @@ class _Renderer:
 
     def inline(self, piece: doc.Inline) -> str:
         match piece:
-            case doc.Link(text, Path() as target):
-                return f"[{_escape(text)}]({relative_url(target, self.out)})"
+            case doc.Link(text, Path()):
+                return f"[{_escape(text)}]({piece.url(self.out)})"
             case doc.Styled(text, "code"):
                 return f"`{text}`"
             case doc.Styled(text, "strong"):

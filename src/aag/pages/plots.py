@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from aag.errors import AAGError
 from aag.files import atomic_write_path, explain_write_errors
-from aag.pages.colours import follow_scheme, light
 from aag.text import join_or
 
 if TYPE_CHECKING:
@@ -21,6 +20,33 @@ SMALLEST_RANGE = 2.0  # points of accuracy on an axis: the noise of one seed sho
 START, SMALL = 0.02, 1 / 3  # see _later_range
 MARKERS = "os^XDPvp*h"  # classes differ in colour and shape
 SUFFIXES = (".pdf", ".svg", ".png")
+
+# For pages and plots, light and dark. The contrast of text is at least 4.5 : 1.
+COLOURS = {  # name: light, dark
+    "paper": ("#fdfdfb", "#15171a"),
+    "ink": ("#1c1e21", "#e7e8ea"),
+    "soft": ("#585d66", "#a6abb3"),
+    "line": ("#d5d7da", "#3a3e44"),
+    "wash": ("#f2f3f1", "#1e2125"),
+    "tag": ("#e6e8e4", "#2c3036"),
+    "link": ("#14509e", "#8dbcf5"),
+    "up": ("#11662f", "#74d294"),
+    "down": ("#a8221a", "#ff9a8f"),
+    "near": ("#5b5200", "#d9c96a"),
+    "series0": ("#a34a00", "#f2a765"),
+    "series1": ("#15519f", "#8ebdf6"),
+    "class0": ("#1a5bb3", "#71a7ea"),
+    "class1": ("#bd6410", "#f3b06a"),
+    "class2": ("#33994d", "#85d69a"),
+    "class3": ("#ad1f2b", "#e77d86"),
+    "class4": ("#673399", "#ae85d6"),
+    "class5": ("#8a5842", "#caab9d"),
+    "class6": ("#a3297a", "#de7dc0"),
+    "class7": ("#61656b", "#abaeb3"),
+    "class8": ("#8b8d18", "#d2d463"),
+    "class9": ("#168495", "#5fd3e2"),
+}
+LIGHT = {name: pair[0] for name, pair in COLOURS.items()}
 
 Points = Sequence[tuple[float, float]]
 
@@ -110,7 +136,19 @@ def to_svg(chart: Chart) -> str:
     assert box
     label = escape(chart.title)
     head = f'<svg class="chart" role="img" aria-label="{label}" {box[0]}><title>{label}</title>'
-    return follow_scheme(re.sub(r"^<svg.*?>", lambda _: head, svg))
+    svg = re.sub(r"^<svg.*?>", lambda _: head, svg)
+    for name, colour in LIGHT.items():  # variables follow the page's scheme
+        svg = svg.replace(colour, f"var(--{name})")
+    return svg
+
+
+def css_variables() -> str:
+    """Return the colours as CSS variables that follow the reader's scheme; print is light."""
+    schemes = ["".join(f"--{name}: {pair[scheme]}; " for name, pair in COLOURS.items()) for scheme in (0, 1)]
+    return (
+        f":root {{ color-scheme: light dark; {schemes[0]}}}\n"
+        f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {schemes[1]}}} }}\n"
+    )
 
 
 def save(charts: Sequence[Chart], path: Path) -> None:
@@ -135,9 +173,9 @@ def _save(
 
     style: Any = {
         "svg.fonttype": "none", "svg.hashsalt": salt, "pdf.fonttype": 42, "font.size": 10, "axes.spines.top": False,
-        "axes.spines.right": False, "axes.edgecolor": light("soft"), "axes.labelcolor": light("soft"),
-        "xtick.color": light("soft"), "ytick.color": light("soft"), "text.color": light("ink"),
-        "axes.grid": True, "axes.grid.axis": "y", "grid.color": light("line"), "axes.axisbelow": True,
+        "axes.spines.right": False, "axes.edgecolor": LIGHT["soft"], "axes.labelcolor": LIGHT["soft"],
+        "xtick.color": LIGHT["soft"], "ytick.color": LIGHT["soft"], "text.color": LIGHT["ink"],
+        "axes.grid": True, "axes.grid.axis": "y", "grid.color": LIGHT["line"], "axes.axisbelow": True,
         "legend.frameon": False, "lines.linewidth": 1.8, "axes.unicode_minus": True,
     }  # fmt: skip
     with matplotlib.rc_context(style):
@@ -164,9 +202,9 @@ def _draw_lines(chart: LineChart, axes: "Axes") -> None:
 
     several = len({line.colour for line in chart.lines}) > 1
     for line in chart.lines:
-        colour = light(f"series{line.colour}")
+        colour = LIGHT[f"series{line.colour}"]
         dashes = ":" if line.hollow else ("--", "-")[line.colour]
-        face = light("paper") if line.hollow else colour
+        face = LIGHT["paper"] if line.hollow else colour
         marker: Any = {"marker": "o", "markersize": 5, "markerfacecolor": face} if chart.mark_points else {}
         xs, ys = zip(*line.points, strict=True)
         axes.plot(xs, ys, dashes, color=colour, label=line.name, **marker)
@@ -195,7 +233,7 @@ def _draw_lines(chart: LineChart, axes: "Axes") -> None:
         axes.set_ylim(inside[0] - room, inside[1] + room)
     low, high = axes.get_ylim()
     if low < 0 < high:
-        axes.axhline(0, color=light("soft"), linewidth=0.8)
+        axes.axhline(0, color=LIGHT["soft"], linewidth=0.8)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
 
 
@@ -206,6 +244,6 @@ def _draw_scatter(chart: ScatterChart, axes: "Axes") -> None:
         mine = [point for point, label in zip(chart.points, chart.labels, strict=True) if label == number]
         if mine:
             xs, ys = zip(*mine, strict=True)
-            colour = light(f"class{number % 10}")
+            colour = LIGHT[f"class{number % 10}"]
             axes.plot(xs, ys, MARKERS[number % len(MARKERS)], color=colour, markersize=3, markeredgewidth=0, label=name)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=4, handletextpad=0.1, columnspacing=1)

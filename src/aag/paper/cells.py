@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-from aag.paper.experiments import PAPER, Cell, Part, Table, shorten_measure
+from aag.paper.experiments import PAPER, Cell, Experiment, Part, Table, shorten_measure
 from aag.paper.protocol import describe_protocols, describe_training
 from aag.paper.results import Result, Results, Stale
 
@@ -79,24 +79,26 @@ def find_cell(cell: Cell, results: Results) -> CellResult:
     stale = tuple(results.stale(cell.experiment))
     found = results.all_seeds(cell.experiment)
     if measured := _measure(found, cell.measure):
-        return CellResult(cell, "done", *_unzip(measured), stale)
+        used, values = zip(*measured, strict=True)
+        return CellResult(cell, "done", used, values, stale)
     for group in results.shorter(cell.experiment):
         epochs = group[0].epochs
         measure = shorten_measure(cell.measure, epochs, group[0].options["rounds"], cell.experiment)
         if measured := _measure(group, measure):
-            note = _describe_short(measure, epochs, cell)
-            return CellResult(cell, "short", *_unzip(measured), stale, note)
+            used, values = zip(*measured, strict=True)
+            return CellResult(cell, "short", used, values, stale, _describe_short(measure, epochs, cell))
     if found:
         return CellResult(cell, "unmeasured", tuple(found), stale=stale, note=f"recorded without {cell.measure}")
     return CellResult(cell, "missing", stale=stale)
 
 
+def find_measure(experiment: Experiment, measure: str, results: Results) -> CellResult:
+    """Look up our number for a run that is in no table."""
+    return find_cell(Cell("", "", None, measure, experiment), results)
+
+
 def _measure(results: Iterable[Result], measure: str) -> list[tuple[Result, float]]:
     return [(result, value) for result in results if (value := result.measure(measure)) is not None]
-
-
-def _unzip(measured: list[tuple[Result, float]]) -> tuple[tuple[Result, ...], tuple[float, ...]]:
-    return tuple(result for result, _ in measured), tuple(value for _, value in measured)
 
 
 def _describe_short(measure: str, epochs: int, cell: Cell) -> str:
@@ -198,10 +200,8 @@ class TableResult:
     def _find_base(self, one: CellResult) -> CellResult | None:
         """Return what a cell is compared with: the one in the row or column that the table names."""
         against, cell = self.table.against, one.cell
-        wanted = ((against, cell.column), (cell.row, against))
-        return next(
-            (each for each in self.cells if each is not one and (each.cell.row, each.cell.column) in wanted), None
-        )
+        wanted = {(against, cell.column), (cell.row, against)} - {(cell.row, cell.column)}
+        return next((each for each in self.cells if (each.cell.row, each.cell.column) in wanted), None)
 
     def _name(self, one: CellResult) -> str:
         return one.name if len(self.table.columns) > 1 else one.cell.row
@@ -235,7 +235,7 @@ class TableResult:
         if not reversed_pairs:
             return f"All rows{alike} that were run are in the paper's order." if pairs else ""
         text = f"{same} of {pairs} pairs of rows{alike} are in the paper's order."
-        return f"{text} Not so: {'; '.join(reversed_pairs)}."
+        return f"{text} Reversed: {'; '.join(reversed_pairs)}."
 
 
 def signed(difference: float, digits: int = 2) -> str:

@@ -1,7 +1,7 @@
 """What our runs show in a figure: its charts, and a description of what one sees."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from aag.pages.plots import Chart, Line, LineChart, Points, ScatterChart
-from aag.paper.cells import CellResult, find_cell, label
-from aag.paper.experiments import Cell, Experiment, Figure, Series
+from aag.paper.cells import CellResult, find_measure, label
+from aag.paper.experiments import Experiment, Figure, Series
 from aag.paper.protocol import describe_projection, describe_protocols, describe_training
 from aag.paper.results import Result, Results
 
@@ -31,15 +31,14 @@ class FigureResult:
     findings: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()  # what was not run or not recorded
     results: tuple[Result, ...] = ()  # the records used
-    projections: tuple[Path, ...] = ()  # the t-SNE files used
-    how_projected: tuple[str, ...] = ()
+    projections: Mapping[Path, dict[str, Any]] = field(default_factory=dict)  # the t-SNE files used
 
     @property
     def protocols(self) -> list[str]:
         """How its runs are trained, measured and projected."""
         measures = [name for name in self.figure.curves if self.figure.kind == "sweep" or name == "knn"]
-        training = describe_training(self.figure.experiments)
-        return [*training, *describe_protocols(measures, self.results), *dict.fromkeys(self.how_projected)]
+        projected = dict.fromkeys(map(describe_projection, self.projections.values()))
+        return [*describe_training(self.figure.experiments), *describe_protocols(measures, self.results), *projected]
 
     @property
     def files(self) -> dict[str, Path]:
@@ -199,7 +198,7 @@ def _find_sweep(figure: Figure, results: Results) -> FigureResult:
         short: dict[str, dict[float, CellResult]] = {}
         for series in figure.series:
             assert series.x is not None
-            found = find_cell(_cell(series.experiment, measure), results)
+            found = find_measure(series.experiment, measure, results)
             if found.state == "done":
                 full[series.x] = found
             elif results.all_seeds(series.experiment):
@@ -207,7 +206,7 @@ def _find_sweep(figure: Figure, results: Results) -> FigureResult:
             elif found.state == "short" and not by_epochs:
                 short.setdefault(f"{NAMES[measure]}, {found.note}", {})[series.x] = found
         for experiment in others:
-            found = find_cell(_cell(experiment, measure), results)
+            found = find_measure(experiment, measure, results)
             if found.state == "done":
                 short.setdefault(f"{NAMES[measure]}, other lengths", {})[experiment.settings.train.epochs] = found
         for name, cells in {NAMES[measure]: full, **short}.items():
@@ -235,10 +234,6 @@ def _find_other_lengths(figure: Figure, results: Results) -> list[Experiment]:
     asked = {series.experiment.settings.train.epochs for series in figure.series}
     found = {one.epochs for series in figure.series for group in results.shorter(series.experiment) for one in group}
     return [first.replace(epochs=each) for each in sorted(found - asked) if each >= min(asked) / 2]
-
-
-def _cell(experiment: Experiment, measure: str) -> Cell:
-    return Cell("", "", None, measure, experiment)
 
 
 def _describe_trend(figure: Figure, name: str, points: Points) -> str:
@@ -275,21 +270,18 @@ def _compare_measures(figure: Figure, lines: list[Line]) -> list[str]:
 
 def _find_projections(figure: Figure, results: Results) -> FigureResult:
     chosen, missing = _choose(figure, results)
-    by_place = {one.place: one for one in chosen}
-    charts, findings, used, files, how = [], [], [], [], []
-    for place, series in enumerate(figure.series):
-        one = by_place.get(place)
-        found = results.projection(one.experiment) if one else None
-        if one is None or found is None:
-            charts.append(ScatterChart(series.name, (), (), (), empty="no t-SNE recorded"))
-            missing += [f"{one.name}: no t-SNE of its embeddings is recorded"] if one else []
+    charts = {each.name: ScatterChart(each.name, (), (), (), empty="no t-SNE recorded") for each in figure.series}
+    findings, used, projections = [], [], {}
+    for one in chosen:
+        found = results.projection(one.experiment)
+        if found is None:
+            missing.append(f"{one.name}: no t-SNE of its embeddings is recorded")
             continue
-        charts.append(_thin(one.name, found))
-        findings.append(_describe_neighbours(charts[-1], len(found["x"])))
+        charts[one.series.name] = chart = _thin(one.name, found)
+        findings.append(_describe_neighbours(chart, len(found["x"])))
         used.append(one.result)
-        files.append(results.projection_file(one.experiment))
-        how.append(describe_projection(found))
-    return FigureResult(figure, tuple(charts), tuple(findings), tuple(missing), tuple(used), tuple(files), tuple(how))
+        projections[results.projection_file(one.experiment)] = found
+    return FigureResult(figure, tuple(charts.values()), tuple(findings), tuple(missing), tuple(used), projections)
 
 
 def _thin(name: str, found: dict[str, Any]) -> ScatterChart:

@@ -54,7 +54,7 @@ def list_runs(runs: list[PlannedRun], statuses: Statuses, results: Results) -> s
     lines = []
     for run in runs:
         result = results.same_seed(run.experiment)
-        seconds = result.record["seconds"] if result else results.estimate_seconds(run.experiment)
+        seconds = result.seconds if result else results.estimate_seconds(run.experiment)
         time = "?" if seconds is None else duration(seconds) if result else f"about {rough_duration(seconds)}"
         stale = [str(each) for each in results.stale(run.experiment) if statuses[run.name] is RunStatus.STALE]
         lines.append(f"{statuses[run.name]:<12}{time:<17}{run.label}" + "".join(f"; {text}" for text in stale[:1]))
@@ -93,4 +93,4 @@ def time_left(runs: list[PlannedRun], statuses: Statuses, results: Results) -> s
 
 def machines(results: Results) -> str:
     """Name what the records were made on."""
-    return ", ".join(sorted({result.gpu or "a CPU" for result in results.all}))
+    return ", ".join(sorted({result.machine for result in results.all}))

@@ -1,19 +1,20 @@
 """The reproduction page: every table and figure, our numbers next to the paper's. Also single figures as files."""
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 from aag.errors import AAGError
+from aag.files import atomic_write_path, explain_write_errors
 from aag.pages import document as doc
 from aag.pages.document import Block, Link, Paragraph, Styled, Text, heading, join
-from aag.pages.files import write_texts
 from aag.pages.html import render_html
 from aag.pages.markdown import render_markdown
 from aag.pages.plots import save
 from aag.paper.cells import CLOSE, ELSEWHERE, FAR, QUOTED, CellResult, TableResult, label, signed
 from aag.paper.experiments import Figure, Part
 from aag.paper.findings import FigureResult, find_figure
-from aag.paper.plan import Reproduce, find_parts
+from aag.paper.plan import find_parts
 from aag.paper.protocol import describe_origin
 from aag.paper.results import Result, Results
 from aag.paper.summary import Summary
@@ -29,29 +30,32 @@ def write_pages(results: Path, out: Path, markdown: Path | None = None) -> list[
     """
     summary = Summary(results)
     document = make_document(summary)
-    texts = {out: render_html(document, out)}
-    if markdown == out:
+    if markdown and markdown.resolve() == out.resolve():
         raise AAGError(f"cannot write two pages to {out}; give two names")
-    if markdown:
-        texts[markdown] = render_markdown(document, markdown)
-    write_texts(texts)
+    texts = {out: render_html(document, out)} | ({markdown: render_markdown(document, markdown)} if markdown else {})
+    with ExitStack() as stack:  # files are renamed into place when all are written
+        for path, text in texts.items():
+            if path.is_dir():
+                raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
+            stack.enter_context(explain_write_errors(path))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(atomic_write_path(path)).write_text(text, encoding="utf-8", newline="\n")
     return summary.warnings
 
 
-def save_figure(options: Reproduce) -> str:
+def save_figure(names: Iterable[str], path: Path, results: Results) -> str:
     """Draw one figure from the records into a file, and say so."""
-    assert options.save is not None
-    parts = find_parts(options.what)
+    parts = find_parts(names)
     if len(parts) != 1 or not isinstance(parts[0], Figure):
-        raise AAGError(f"--save draws one figure, such as figure4, not {' '.join(options.what)}")
-    found = find_figure(parts[0], Results(options.results))
+        raise AAGError(f"--save draws one figure, such as figure4, not {' '.join(names)}")
+    found = find_figure(parts[0], results)
     if found.figure.kind == "views":
         raise AAGError(f"{parts[0].id} is not drawn from records; aag reproduce page shows it")
     if all(chart.is_empty for chart in found.charts):
-        raise AAGError(f"{options.results} has no record for {parts[0].id}; run aag reproduce {parts[0].id} first")
-    save(found.charts, options.save)
+        raise AAGError(f"{results.folder} has no record for {parts[0].id}; run aag reproduce {parts[0].id} first")
+    save(found.charts, path)
     missing = f" (missing: {'; '.join(found.missing)})" if found.missing else ""
-    return f"{label(parts[0])} written to {options.save}{missing}"
+    return f"{label(parts[0])} written to {path}{missing}"
 
 
 def make_document(summary: Summary) -> doc.Document:

@@ -3,7 +3,7 @@
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -168,32 +168,27 @@ def select(options: Reproduce, parts: Iterable[Part] | None = None) -> list[Plan
     return _take_shard(list(runs.values()), options.shard)
 
 
-def _filter(parts: list[Part], options: Reproduce) -> Iterator[tuple[Part, Place]]:
+def _filter(parts: list[Part], options: Reproduce) -> list[tuple[Part, Place]]:
     wanted = {name: getattr(options, name) for name in ("dataset", "network", "row", "column")}
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if "" in wanted.values():
         raise AAGError("an empty name matches everything; leave the option out")
-    known: dict[str, set[str]] = {name: set() for name in wanted}
-    found: dict[str, set[str]] = {name: set() for name in wanted}
-    chosen = []
-    for part in parts:
-        every = left = places(part)
-        for name, value in wanted.items():
-            names = {getattr(place, name) for place in every} - {""}
-            matching = _matches(value, names)
-            known[name] |= names
-            found[name] |= matching
-            left = [place for place in left if getattr(place, name) in matching]
-        chosen += [(part, place) for place in left]
+    every = [(part, place) for part in parts for place in places(part)]
+    chosen = every
     for name, value in wanted.items():
-        if not known[name]:
+        known: dict[str, set[str]] = {part.id: set() for part in parts}
+        for part, place in every:
+            known[part.id] |= {getattr(place, name)} - {""}
+        if not any(known.values()):
             raise AAGError(f"--{name} {value}: nothing selected has a {name}; leave the option out")
-        if not found[name]:
-            raise unknown(name, value, known[name])
+        matching = {part: _matches(value, names) for part, names in known.items()}
+        if not any(matching.values()):
+            raise unknown(name, value, set().union(*known.values()))
+        chosen = [(part, place) for part, place in chosen if getattr(place, name) in matching[part.id]]
     if wanted and not any(place.experiment for _, place in chosen):
         asked = ", ".join(f"--{name} {value}" for name, value in wanted.items())
         raise AAGError(f"no run matches {asked}: the cell does not exist, is empty, or is not reproduced here")
-    yield from chosen
+    return chosen
 
 
 def _matches(wanted: str, names: set[str]) -> set[str]:
@@ -315,13 +310,12 @@ def train_options(experiment: Experiment, execution: Execution) -> list[str]:
 
 def type_options(settings: Mapping[str, Any]) -> list[list[str]]:
     """Return each option as one types it, in words."""
-    return [_type_option(name, value) for name, value in settings.items()]
-
-
-def _type_option(name: str, value: Any) -> list[str]:
-    if isinstance(value, bool):
-        return [option(name if value else f"no_{name}")]
-    return [option(name), *map(str, value if isinstance(value, list | tuple) else (value,))]
+    return [
+        [option(name if value else f"no_{name}")]
+        if isinstance(value, bool)
+        else [option(name), *map(str, value if isinstance(value, list | tuple) else (value,))]
+        for name, value in settings.items()
+    ]
 
 
 def command(planned: PlannedRun, results: Path) -> str:

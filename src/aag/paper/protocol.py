@@ -96,7 +96,7 @@ def _describe_protocol(kind: str, rows: list[Row]) -> str:
 
 def describe_origin(result: Result) -> dict[str, str]:
     """Return where and with what a run was made, by column; of several sessions, all that differ."""
-    sessions, seconds = result.record["sessions"], result.record["seconds"]
+    sessions, seconds = result.record["sessions"], result.seconds
 
     def join(name: str) -> str:
         return ", ".join(dict.fromkeys(str(session[name]) for session in sessions if session.get(name))) or "–"

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,9 +41,15 @@ class Result:
         return self.options["epochs"]
 
     @property
-    def gpu(self) -> str | None:
-        """GPU of the last session; None: a CPU."""
-        return self.record["sessions"][-1]["gpu"]
+    def seconds(self) -> float | None:
+        """Training time, if known."""
+        return self.record.get("seconds")
+
+    @property
+    def machine(self) -> str:
+        """GPU of the last session, else its CPU. A run whose metrics are lost has no sessions."""
+        session = (self.record["sessions"] or [{}])[-1]
+        return session.get("gpu") or session.get("cpu") or "an unknown machine"
 
     def measure(self, measure: str) -> float | None:
         """Return knn (of the last epoch), linear, or knn@E, in percent."""
@@ -52,7 +57,7 @@ class Result:
         if epoch:
             return dict(map(tuple, self.record["knn_by_epoch"])).get(int(epoch))
         if kind == "knn":
-            return self.record["knn"]["last"]
+            return self.record["knn"].get("last")
         return next((r["accuracy"] for r in self.record["evaluation"] if r["protocol"]["evaluation"] == kind), None)
 
 
@@ -75,19 +80,13 @@ class Results:
             raise AAGError(f"{folder} is not a folder of records that can be read; give the one that --record wrote to")
         self.folder = folder
         self.damaged: dict[Path, str] = {}
+        paths = sorted(folder.glob("*.json"), key=lambda path: path.name)
+        read = [Result(path, record) for path in paths if (record := self._read(path, RECORD))]
         found: dict[str, Result] = {}
-        for path in sorted(folder.glob("*.json"), key=lambda path: path.name):
-            record = self._read(path, RECORD)
-            if record is None:
-                continue
-            result = Result(path, record)
-            key = json.dumps(record["settings"], sort_keys=True)
-            there = found.get(key)
-            if there is None or (path.stem == result.name and there.path.stem != result.name):
-                found[key] = result
-            if there is not None:
-                other = there if found[key] is result else result
-                self.damaged[other.path] = f"it is a second record of the run in {found[key].path.name}"
+        for result in sorted(read, key=lambda result: result.path.stem != result.name):  # copies come last
+            first = found.setdefault(json.dumps(result.record["settings"], sort_keys=True), result)
+            if first is not result:
+                self.damaged[result.path] = f"it is a second record of the run in {first.path.name}"
         # Where the precision does not matter, bf16 comes before fp32.
         self.all = sorted(found.values(), key=lambda result: (result.seed, result.options.get("precision", "")))
 
@@ -132,10 +131,10 @@ class Results:
             far = abs(options["batch_size"] - wanted["batch_size"])
             return options["method"] != wanted["method"], passes[0] != passes[1], far
 
-        similar = [r for r in self.all if r.options["network"] == wanted["network"] and r.record["seconds"]]
+        similar = [r for r in self.all if r.options["network"] == wanted["network"] and r.seconds]
         nearest = min((distance(result.options) for result in similar), default=None)
         per_image = [
-            result.record["seconds"] / result.epochs / train_images(result.options["data"])
+            (result.seconds or 0) / result.epochs / train_images(result.options["data"])
             for result in similar
             if distance(result.options) == nearest
         ]
@@ -150,29 +149,29 @@ class Results:
         found = self._read(path, PROJECTION) if path.exists() else None
         if found is None or setting_differences(found["settings"], experiment):
             return None
-        if not len(found["x"]) == len(found["y"]) == len(found["labels"]) > 0:
-            self.damaged[path] = "x, y and labels differ in length"
-        elif not set(found["labels"]) <= set(range(len(found["classes"]))):
-            self.damaged[path] = "a label has no class"
-        else:
+        sizes = {len(found[name]) for name in ("x", "y", "labels")}
+        if len(sizes) == 1 and 0 <= min(found["labels"], default=-1) <= max(found["labels"]) < len(found["classes"]):
             return found
+        self.damaged[path] = "its x, y, labels and classes do not match"
         return None
 
-    def _read(self, path: Path, schema: "Schema") -> dict[str, Any] | None:
+    def _read(self, path: Path, schema: dict[str, type]) -> dict[str, Any] | None:
         """Read a file and check what tables and pages use of it."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            for name, check in schema.items():
-                for value in _values(content, name.split(".")):
-                    if not check(value):
-                        raise _Invalid(f"its {name.replace('.*', '').rstrip('?')} is {str(value)[:40]!r}")
+            for name, kind in schema.items():
+                _check(content, name, kind)
             return content
         except OSError as error:
             self.damaged[path] = f"cannot be read: {error.strerror}"
-        except _Invalid as error:
-            self.damaged[path] = " ".join(str(error).split())
-        except (ValueError, RecursionError):
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
             self.damaged[path] = "it is empty, cut off, or not JSON"
+        except KeyError as error:
+            self.damaged[path] = f"it has no {error}"
+        except (TypeError, AttributeError):
+            self.damaged[path] = "it is not a record"
+        except ValueError as error:
+            self.damaged[path] = str(error)
         return None
 
 
@@ -191,102 +190,38 @@ def train_images(data: str) -> int:
     return DATASETS[data].train if data in DATASETS else 50_000
 
 
-# --- what a record must hold ------------------------------------------------------------------------------------------
-
-
-class _Invalid(ValueError):
-    pass
-
-
-Check = Callable[[Any], bool]
-Schema = dict[str, Check]
-
-
-def of_type(*kinds: type) -> Check:
-    return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
-
-
-def is_count(value: Any) -> bool:
-    return isinstance(value, int) and is_number(value) and value >= 0
-
-
-def is_accuracy(value: Any) -> bool:
-    return is_number(value) and 0 <= value <= 100
-
-
-def is_curve(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(point, list) and len(point) == 2 and all(map(is_number, point)) for point in value
-    )
-
-
-def is_curves(value: Any) -> bool:
-    """Lists of numbers by name, all of one length; or nothing."""
-    if not isinstance(value, dict):
-        return not value
-    lists = list(value.values())
-    return all(isinstance(x, list) and all(map(is_number, x)) for x in lists) and len(set(map(len, lists))) <= 1
-
-
-# By path: * is each element of a list, ? may be missing.
-RECORD: Schema = {
-    "name": of_type(str),
-    "settings.data": of_type(dict),
-    "settings.data.source": of_type(str),
-    "settings.encoder": of_type(dict),
-    "settings.encoder.network": of_type(str),
-    "settings.method": of_type(dict),
-    "settings.method.name": of_type(str),
-    "settings.train": of_type(dict),
-    "settings.train.epochs": lambda value: is_count(value) and value > 0,
-    "settings.train.batch_size": is_count,
-    "settings.train.rounds": is_count,
-    "settings.train.warmup_epochs": is_count,
-    "settings.train.seed": is_count,
-    "knn.last": lambda value: value is None or is_accuracy(value),
-    "knn_by_epoch": is_curve,
-    "loss_by_epoch?": is_curve,
-    "curves?": is_curves,
-    "evaluation": of_type(list),
-    "evaluation.*.accuracy": is_accuracy,
-    "evaluation.*.protocol.evaluation": of_type(str),
-    "evaluation.*.protocol.dimensions?": is_count,
-    "seconds": lambda value: value is None or is_number(value),
-    "views_per_second?": lambda value: value is None or is_number(value),
-    "sessions": lambda value: isinstance(value, list) and len(value) > 0,
-    "sessions.*.gpu": of_type(str, type(None)),
+# What tables and pages read, and its type. *: each element; ?: may be None or missing.
+SETTINGS: dict[str, type] = {
+    "settings.data.source": str,
+    "settings.encoder.network": str,
+    "settings.method.name": str,
+    **{f"settings.train.{name}": int for name in ("epochs", "batch_size", "rounds", "warmup_epochs", "seed")},
 }
-PROJECTION: Schema = {
-    **{name: check for name, check in RECORD.items() if name.startswith("settings")},
-    "x.*": is_number,
-    "y.*": is_number,
-    "labels.*": is_count,
-    "classes.*": of_type(str),
+RECORD = SETTINGS | {
+    "name": str,
+    "knn.last?": float,
+    "knn_by_epoch.*.*": float,
+    "loss_by_epoch?.*.*": float,
+    "curves?.*.*": float,
+    "evaluation.*.accuracy": float,
+    "evaluation.*.protocol.evaluation": str,
+    "seconds?": float,
+    "views_per_second?": float,
+    "sessions.*.gpu?": str,
 }
+PROJECTION = SETTINGS | {"x.*": float, "y.*": float, "labels.*": int, "classes.*": str}
 
 
-def _values(content: Any, path: Iterable[str]) -> Iterator[Any]:
-    """Yield the values at a path."""
-    step, *rest = path
-    if step == "*":
-        if not isinstance(content, list):
-            raise _Invalid(f"it has {str(content)[:40]!r} in the place of a list")
-        found = content
-    else:
-        name = step.rstrip("?")
-        if not isinstance(content, dict):
-            raise _Invalid("it is not a record")
-        if name not in content:
-            if step == name:
-                raise _Invalid(f"it has no {name!r}")
-            return
-        found = [content[name]]
-    for each in found:
-        if rest:
-            yield from _values(each, rest)
-        else:
-            yield each
+def _check(value: Any, path: str, kind: type, name: str = "") -> None:
+    """Raise unless the values at a path have a type; numbers must be finite."""
+    step, _, rest = path.partition(".")
+    if not step:
+        kinds: Any = (int, float) if kind is float else kind
+        if isinstance(value, bool) or not isinstance(value, kinds) or (kind is not str and not abs(value) < 1e300):
+            raise ValueError(f"its {name} is {str(value)[:40]!r}")
+    elif step == "*":
+        for each in value.values() if isinstance(value, dict) else value:
+            _check(each, rest, kind, name)
+    elif step.rstrip("?") == step or value.get(step[:-1]) is not None:
+        key = step.rstrip("?")
+        _check(value[key], rest, kind, f"{name}.{key}".lstrip("."))

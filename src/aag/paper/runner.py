@@ -4,7 +4,6 @@ import gc
 import sys
 import traceback
 from collections import Counter
-from pathlib import Path
 from tempfile import TemporaryFile
 
 import torch
@@ -13,7 +12,7 @@ from rich.console import Console
 from aag.data.datasets import DATASETS, require_files
 from aag.errors import AAGError
 from aag.files import explain_write_errors
-from aag.paper.listing import list_parts, list_runs, machines, time_left
+from aag.paper.listing import Statuses, list_parts, list_runs, machines, time_left
 from aag.paper.page import save_figure
 from aag.paper.plan import (
     TSNE,
@@ -36,8 +35,6 @@ from aag.training.api import Sets
 from aag.training.progress import Progress, stop_on_signals
 from aag.training.runtime import find_device
 
-Statuses = dict[str, RunStatus]
-
 
 class Stopped(Exception):
     """Training stopped on request, and was saved."""
@@ -47,21 +44,22 @@ def reproduce(options: Reproduce, console: Console) -> int:
     """List, plan, draw or run, as the options say. Return 0, 2 where a run failed, or 130 where it was stopped."""
     if not options.what and (options.list or options.plan or options.shard or options.save):
         raise AAGError("--list, --plan, --shard and --save need a table or figure (or all), such as table2")
-    if options.save:
-        console.print(save_figure(options), highlight=False, soft_wrap=True)
-        return 0
-    runs = select(options) if options.what else []
+    runs = select(options) if options.what and not options.save else []
     results = Results(options.results)
     statuses = {run.name: run_status(run, results) for run in runs}
-    text = ""
-    if not options.what:
-        text = list_parts(options, results, console.width)
-    elif options.list:
-        text = list_runs(runs, statuses, results)
-    for path, why in results.damaged.items():  # only now: reading projections may have found more
-        _warn(f"skipped {path}: {why}")
-    if not options.what or options.list:
-        console.print(text or "no runs", highlight=False, soft_wrap=True)
+    text = None
+    try:
+        if options.save:
+            text = save_figure(options.what, options.save, results)
+        elif not options.what:
+            text = list_parts(options, results, console.width)
+        elif options.list:
+            text = list_runs(runs, statuses, results) or "no runs"
+    finally:
+        for path, why in results.damaged.items():  # only now: reading projections may have found more
+            _warn(f"skipped {path}: {why}")
+    if text is not None:
+        console.print(text, highlight=False, soft_wrap=True)
         return 0
     if options.plan:
         print_plan(runs, statuses, results)
@@ -199,11 +197,8 @@ class Runner:
             return "projected"
         self.train(planned, sets)
         with run.lock():
-            path = self.record(run, sets, planned.needs_projection)
-        results = Results(self.options.results)
-        if not results.same_seed(experiment):
-            raise AAGError(f"{path} was written but is not a record: {results.damaged.get(path, 'other settings')}")
-        if lacks := missing_needs(planned, results):
+            self.record(run, sets, planned.needs_projection)
+        if lacks := missing_needs(planned, Results(self.options.results)):
             raise AAGError(f"{run.folder} has no {_describe(lacks)}; delete it and its record to train the run again")
         return "recorded"
 
@@ -231,15 +226,13 @@ class Runner:
             if not result.complete or should_stop():
                 raise Stopped
 
-    def record(self, run: Run, sets: Sets, with_projection: bool) -> Path:
+    def record(self, run: Run, sets: Sets, with_projection: bool) -> None:
         evaluation = evaluate_run(run, device=self.options.device, sets=sets)
         self.say(", ".join(f"{row['name']} {row['accuracy']:.2f} %" for row in evaluation.results))
         save_evaluation(evaluation)
-        path = write_record(run, self.options.results)
-        self.say(f"recorded in {path}")
+        self.say(f"recorded in {write_record(run, self.options.results)}")
         if with_projection:
             self.project(run, sets)
-        return path
 
     def project(self, run: Run, sets: Sets) -> None:
         path = write_projection(run, self.options.results, device=self.options.device, sets=sets)

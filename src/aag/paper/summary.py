@@ -20,16 +20,15 @@ class Summary:
     @property
     def headline(self) -> str:
         """Count runs, each once however many tables show it, without those that cannot be compared."""
-        runs: dict[str, list[CellResult]] = {}
-        for table in self.tables:
-            for one in table.comparable:
-                assert one.cell.experiment
-                runs.setdefault(one.cell.experiment.name, []).append(one)
-        own = {name: cells for name, cells in runs.items() if _method(cells[0]) == "aag"}
+        runs: dict[tuple[str, str], list[CellResult]] = {}
+        for one in (one for table in self.tables for one in table.comparable):
+            assert one.cell.experiment
+            runs.setdefault((one.cell.experiment.settings.method, one.cell.experiment.name), []).append(one)
+        own = [cells for (method, _), cells in runs.items() if method == "aag"]
         reasons = dict.fromkeys(one.cell.incomparable for table in self.tables for one in table.wanted)
         left_out = ", ".join(filter(None, reasons))
         excluded = f" Runs that cannot be compared are not counted ({left_out})." if left_out else ""
-        return f"Runs: {_count(runs)}, in every table. AAG's own: {_count(own)}.{excluded}"
+        return f"Runs: {_count([*runs.values()])}, in every table. AAG's own: {_count(own)}.{excluded}"
 
     @cached_property
     def used(self) -> list[Result]:
@@ -54,12 +53,7 @@ class Summary:
         return [f"skipped {path}: {why}" for path, why in self.damaged]
 
 
-def _method(one: CellResult) -> str:
-    assert one.cell.experiment
-    return one.cell.experiment.settings.method
-
-
-def _count(runs: dict[str, list[CellResult]]) -> str:
-    done = [cells for cells in runs.values() if all(one.state == "done" for one in cells)]
+def _count(runs: list[list[CellResult]]) -> str:
+    done = [cells for cells in runs if all(one.state == "done" for one in cells)]
     close = sum(all(one.is_close for one in cells) for cells in done)
     return f"{len(done)} of {len(runs)} done, {close} of these within {CLOSE} points of the paper or above it"
