@@ -16,10 +16,10 @@ from checks import as_if_trained, check_contrast, check_pools
 from torch import Tensor, nn
 
 from aag import AAGError, kernels
-from aag.nets import Encoder, EncoderSpec, build, convolutions, kernel_context
+from aag.nets import Encoder, EncoderSpec, build, convolutions, kernel_context, unsupported_reason
 from aag.nets import fused as fused_module
 from aag.nets.alexnet import AlexNet
-from aag.nets.fused import Fused, unsupported_reason
+from aag.nets.fused import Fused
 from aag.nets.heads import mlp_head
 from aag.nets.layers import ConvNorm, GhostBatchNorm2d, Linear, MaxPool, use_ghost_batch_norm
 from aag.nets.resnet import BasicBlock, Bottleneck, ResNet

@@ -1,8 +1,8 @@
 """Train an encoder with kernels: each ConvNorm and Linear layer, with its surroundings, as one autograd function.
 
 Inside `with Fused(encoder, dtype, optimizer):` the encoder's layers run on kernels: activations in `dtype`; weights,
-statistics and the gradients of both in float32. The plain layers are the reference. `unsupported_reason(encoder)` says
-whether the kernels compute the same as an encoder's plain layers.
+statistics and the gradients of both in float32. The plain layers are the reference. `aag.nets.unsupported_reason(encoder)`
+says whether the kernels compute the same as an encoder's plain layers.
 """
 
 from typing import Any
@@ -18,9 +18,6 @@ from aag.nets.convolutions import FEW, MANY, StemConvolution, UpdateArguments, m
 from aag.nets.encoder import Encoder
 from aag.nets.kernel_context import BackwardOptimizer, KernelContext
 from aag.nets.layers import ConvNorm, GhostBatchNorm2d, Linear, count_groups
-from aag.nets.support import unsupported_reason
-
-__all__ = ["BackwardOptimizer", "Fused", "unsupported_reason"]
 
 CHANNELS_LAST = torch.channels_last
 
