@@ -5,7 +5,7 @@ command line, its help and validation read it from there. Nothing here imports t
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import UnionType
@@ -134,24 +134,24 @@ def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def check_fields(settings: Any) -> None:
-    """Raise an AAGError for the first field whose value its annotation does not accept."""
+def check_fields(settings: Any, spell: Callable[[str], str] = option) -> None:
+    """Raise an AAGError for a value that its field does not accept; `spell` writes the field's name in it."""
     hints = get_type_hints(type(settings), include_extras=True)
     for field in fields(settings):
-        _check(field.name, getattr(settings, field.name), hints[field.name])
+        _check(field.name, getattr(settings, field.name), hints[field.name], spell)
 
 
-def _check(name: str, value: Any, kind: Any) -> None:
+def _check(name: str, value: Any, kind: Any, spell: Callable[[str], str]) -> None:
     if not _accepts(kind, value):
         choices = get_args(kind) if get_origin(kind) is Literal else None
         if choices and isinstance(value, str):
             raise unknown(name.replace("_", " "), value, choices)
-        raise AAGError(f"{option(name)} must be {describe_type(kind)}, not {value!r}")
+        raise AAGError(f"{spell(name)} must be {describe_type(kind)}, not {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise AAGError(f"{option(name)} must be a finite number, not {value}")
+        raise AAGError(f"{spell(name)} must be a finite number, not {value}")
     for limits in _ranges(kind):
         if value is not None and value not in limits:
-            raise AAGError(f"{option(name)} must be {limits}, not {value:g}")
+            raise AAGError(f"{spell(name)} must be {limits}, not {value:g}")
 
 
 def _accepts(kind: Any, value: Any) -> bool:

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from aag import kernels
-from aag.augment.checks import as_batch, check_name
+from aag.augment.base import as_batch, check_name, needs_static_shapes
 from aag.augment.geometry import affine, fixed_point
-from aag.augment.masking import needs_static_shapes
 from aag.errors import AAGError
 
 

@@ -1,8 +1,8 @@
 """Train an encoder with kernels: each ConvNorm and Linear layer, with its surroundings, as one autograd function.
 
 Inside `with Fused(encoder, dtype, optimizer):` the encoder's layers run on kernels: activations in `dtype`; weights,
-statistics and the gradients of both in float32. The plain layers are the reference. `aag.nets.unsupported_reason(encoder)`
-says whether the kernels compute the same as an encoder's plain layers.
+statistics and the gradients of both in float32. The plain layers are the reference.
+`aag.nets.unsupported_reason(encoder)` says whether the kernels compute the same as an encoder's plain layers.
 """
 
 from typing import Any
