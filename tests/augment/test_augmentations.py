@@ -219,6 +219,14 @@ def test_a_wrong_setting_is_refused_in_one_line(build, message):
     assert "\n" not in str(caught.value)
 
 
+def test_what_training_would_ignore_is_refused():
+    with pytest.raises(AAGError, match="Noisy overrides __call__, which training does not use; override plain_views"):
+        type("Noisy", (BasicAugment,), {"__call__": lambda self, images, **_: images})
+    for operations in (ops.TABLES, ops.BLENDS, ops.MATRICES):
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            operations["Invert"] = None
+
+
 def test_a_range_may_be_a_list():
     assert BasicAugment(scale=[0.2, 1.0]) == BasicAugment()
     assert AuxiliaryAugment(ratio=[3 / 4, 4 / 3]) == AuxiliaryAugment()

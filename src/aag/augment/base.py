@@ -33,6 +33,8 @@ class Augmentation:
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
+        if "__call__" in vars(cls):
+            raise AAGError(f"{cls.__name__} overrides __call__, which training does not use; override plain_views")
         # Kernels compare with these to notice methods that were replaced after the class was defined.
         names = (name for name in dir(cls) if not name.startswith("__"))
         cls._defined_methods = {name: method for name in names if isfunction(method := getattr(cls, name))}

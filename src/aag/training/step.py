@@ -167,9 +167,8 @@ class Step:
         trained = Fused(self.encoder, self.runtime.dtype, optimizer if inside and optimizer.fused_rule else None)
         # Encoders that a method keeps for itself are not trained, but change after every step. The kernels may not
         # support each of them, such as a teacher with another network.
-        mine = [part for part in self.method.modules() if isinstance(part, Encoder)]
-        others = [part for part in mine if part.training and not unsupported_reason(part)]
-        return [trained, *(Fused(part, self.runtime.dtype) for part in others)]
+        others = [part for part in self.method.modules() if isinstance(part, Encoder) and part.training]
+        return [trained, *(Fused(part, self.runtime.dtype) for part in others if not unsupported_reason(part))]
 
     def _capture(self, until: str, first: bool, last: bool) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         batch = self._inputs
