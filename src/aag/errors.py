@@ -14,3 +14,9 @@ def unknown(what: str, name: str, known: Iterable[str], hint: str = "") -> AAGEr
     near = get_close_matches(name.lower(), names, n=3, cutoff=0.5)
     advice = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names[:20])}"
     return AAGError(f"unknown {what} {name!r}; {advice}" + (f" ({hint})" if hint else ""))
+
+
+def first_line(error: object) -> str:
+    """Return the first line of an exception's message, without an error number; its type's name if it is empty."""
+    message = str(getattr(error, "strerror", None) or error).strip()
+    return message.splitlines()[0] if message else type(error).__name__

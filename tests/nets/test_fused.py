@@ -99,6 +99,8 @@ def test_kernels_do_not_support_a_changed_encoder(reason):
     encoder = small_encoder("resnet18")
     CHANGES[reason](encoder)
     assert reason in unsupported_reason(encoder)
+    with pytest.raises(AAGError, match="the kernels cannot train this encoder"):
+        Fused(encoder, torch.float32)
 
 
 @pytest.mark.parametrize(
