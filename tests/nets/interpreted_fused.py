@@ -158,17 +158,6 @@ def test_network_skips_gradients_that_are_not_needed(photographs):
     assert all((weight.grad is None) is name.startswith("head") for name, weight in encoder.named_parameters())
 
 
-def test_network_is_plain_outside_the_with_block(photographs):
-    encoder, images = network("basic blocks", photographs)
-    other = copy.deepcopy(encoder)
-    fused = Fused(encoder, torch.float32)
-    with kernels.disabled():
-        with fused:
-            encoder(images[:2])
-        encoder.load_state_dict(other.state_dict())
-        assert torch.equal(encoder(images)[1], other(images)[1])
-
-
 def test_network_uses_changed_weights_after_a_refresh(photographs):
     encoder, images = network("basic blocks", photographs)
     before = run_plain(encoder, images, torch.float32)[1]

@@ -253,11 +253,6 @@ def test_bad_backbones_are_refused(backbone, line):
         build(EncoderSpec(), backbone=backbone)
 
 
-def test_a_custom_network_needs_its_module():
-    with pytest.raises(AAGError, match="custom:Mine is a backbone of your own; pass the module as backbone="):
-        build(EncoderSpec("custom:Mine"))
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "spec", [SMALL, EncoderSpec("resnet50", width=8), EncoderSpec("alexnet"), EncoderSpec("test_vit")]
