@@ -213,6 +213,6 @@ def from_json(kind: type[T], values: Any) -> T:
     if not isinstance(values, Mapping):
         raise AAGError(f"expected settings by name, not {str(values)[:40]!r}")
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if strange := sorted(set(values) - known):
-        raise AAGError(f"unknown settings {', '.join(strange)} (from another version?)")
+    if unexpected := sorted(set(values) - known):
+        raise AAGError(f"unknown settings {', '.join(unexpected)} (from another version?)")
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
