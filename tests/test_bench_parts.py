@@ -16,7 +16,7 @@ from aag.bench import ceiling, machine, pipeline, startup, training
 from aag.bench.peers import AUGMENTATIONS, KINDS, equivalent
 from aag.bench.plan import METHODS, make_plan
 from aag.bench.timing import Timing, interleaved
-from aag.nets.fused import unsupported_reason
+from aag.nets import unsupported_reason
 
 CPU = torch.device("cpu")
 

@@ -134,13 +134,26 @@ def test_the_scale_of_embeddings_has_no_effect():
 
 
 def test_bad_shapes_are_refused():
-    with pytest.raises(AAGError, match="at least two"):
-        gnt_xent(torch.ones(1, 4), torch.ones(1, 4))
-    with pytest.raises(AAGError, match=r"\(3, 4\), \(2, 4\)"):
-        gnt_xent(torch.ones(3, 4), torch.ones(2, 4))
+    for loss in (gnt_xent, *TWO_VIEWS):
+        with pytest.raises(AAGError, match="at least two"):
+            loss(torch.ones(1, 4), torch.ones(1, 4))
+        with pytest.raises(AAGError, match=r"\(3, 4\), \(2, 4\)"):
+            loss(torch.ones(3, 4), torch.ones(2, 4))
+    for shapes in ([3, 4], [2, 4], [9, 4]), ([3, 4], [3, 4], [9, 5]), ([3, 4], [3, 4], [0, 4]), ([4], [4], [9, 4]):
+        with pytest.raises(AAGError, match="a query and a key"):
+            queue_xent(*(torch.ones(shape) for shape in shapes))
 
 
-@pytest.mark.parametrize("temperature", [0, -1, 1e-30, 1e30, math.inf, math.nan])
+@pytest.mark.parametrize("other", [{"dtype": torch.float64}, {"device": "meta"}], ids=str)
+def test_several_dtypes_or_devices_are_refused(other):
+    x, y = torch.ones(3, 4), torch.ones(3, 4, **other)
+    for views in ((x, y), (x, x, y)):
+        with pytest.raises(AAGError, match=r"embeddings of one dtype on one device, not torch\.float32 on cpu"):
+            gnt_xent(*views)
+    assert gnt_xent(x, x.bfloat16()).isfinite()
+
+
+@pytest.mark.parametrize("temperature", [0, -1, 1e-30, 1e30, math.inf, math.nan, None, "0.1"])
 def test_a_temperature_out_of_range_is_refused(temperature):
     x = torch.ones(3, 4)
     for loss in (gnt_xent, nt_xent, *TWO_VIEWS):
@@ -310,15 +323,6 @@ def test_mean_cosines_are_means_of_all_pairs():
     positive, negative = mean_cosines(x, y)
     assert positive.item() == pytest.approx(cosines.diagonal().mean().item(), rel=1e-6)
     assert negative.item() == pytest.approx(cosines[~torch.eye(5, dtype=torch.bool)].mean().item(), rel=1e-5)
-
-
-def test_bad_shapes_are_refused_by_other_losses():
-    for loss in TWO_VIEWS:
-        with pytest.raises(AAGError, match="at least two"):
-            loss(torch.ones(1, 4), torch.ones(1, 4))
-    for shapes in ([3, 4], [2, 4], [9, 4]), ([3, 4], [3, 4], [9, 5]), ([3, 4], [3, 4], [0, 4]), ([4], [4], [9, 4]):
-        with pytest.raises(AAGError, match="a query and a key"):
-            queue_xent(*(torch.ones(shape) for shape in shapes))
 
 
 def test_isif_of_one_image_and_of_equal_embeddings():

@@ -128,11 +128,6 @@ def test_keys_depend_on_the_index_and_not_on_its_position_or_dtype():
     assert torch.equal(keys(1, 2, index.int()), keys(1, 2, index))
 
 
-def test_fewer_slots_are_the_first_of_more():
-    key = keys(0, 0, IMAGES[:100])
-    assert torch.equal(uniforms(key, 5), uniforms(key, 64)[:, :5])
-
-
 # --- shuffles --------------------------------------------------------------------------------------------------------
 
 

@@ -1,16 +1,22 @@
-"""What a user did wrong, said in one line."""
+"""Errors that tell users in one line what went wrong and what to do."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class AAGError(Exception):
-    """A mistake the user can mend. The command line prints its one line and no traceback."""
+    """A mistake that the user can correct. The command line prints its one line and no traceback."""
 
 
 def unknown(what: str, name: str, known: Iterable[str], hint: str = "") -> AAGError:
-    """The error for a name that is not in a list of names, with the near matches."""
+    """Return the error for a name that is not among the known ones; it proposes similar names."""
     names = sorted(known)
     near = get_close_matches(name.lower(), names, n=3, cutoff=0.5)
     advice = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names[:20])}"
     return AAGError(f"unknown {what} {name!r}; {advice}" + (f" ({hint})" if hint else ""))
+
+
+def first_line(error: object) -> str:
+    """Return the first line of an exception's message, without an error number; its type's name if it is empty."""
+    message = str(getattr(error, "strerror", None) or error).strip()
+    return message.splitlines()[0] if message else type(error).__name__

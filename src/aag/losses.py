@@ -224,15 +224,19 @@ def check(x: Tensor, y: Tensor, z: Tensor | None, temperature: float) -> None:
 
 
 def _check_tensors(*embeddings: Tensor) -> None:
+    """Refuse what is not a float tensor, and tensors that cannot be multiplied: on two devices, or in part float64."""
     for v in embeddings:
         if not isinstance(v, Tensor) or not v.is_floating_point():
             kind = v.dtype if isinstance(v, Tensor) else type(v).__name__
             raise AAGError(
                 f"a contrastive loss takes float tensors [n, d], not {kind}; use torch.as_tensor(...).float()"
             )
+    if len({(v.device, v.dtype == torch.float64) for v in embeddings}) > 1:
+        kinds = ", ".join(f"{v.dtype} on {v.device}" for v in embeddings)
+        raise AAGError(f"a contrastive loss takes embeddings of one dtype on one device, not {kinds}")
 
 
 def _check_temperature(temperature: float) -> None:
     low, high = TEMPERATURES
-    if not low <= temperature <= high:  # also refuses NaN
+    if not isinstance(temperature, int | float) or not low <= temperature <= high:  # also refuses NaN
         raise AAGError(f"the temperature must be between {low} and {high:g} (usual: 0.05 to 1), not {temperature}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 
 def provenance(device: str = "cpu") -> dict[str, object]:
+    """Return the hardware, the versions of the software and the commit, which a record keeps with its numbers."""
     import torch
 
     cuda = device.startswith("cuda")
@@ -24,7 +25,7 @@ def provenance(device: str = "cpu") -> dict[str, object]:
 
 @cache
 def commit() -> str | None:
-    """$AAG_COMMIT, for a copy without its history; else that of the checkout, with a mark where it was changed."""
+    """Return $AAG_COMMIT (for a copy without history), else that of the checkout, with -dirty if files changed."""
     if given := os.environ.get("AAG_COMMIT"):
         return given
     here = Path(__file__).parent

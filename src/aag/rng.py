@@ -4,6 +4,7 @@ A draw is therefore the same on a CPU and on a GPU, for any batch size, any numb
 All arithmetic is on int64 tensors that hold 32-bit words, below 2^63: exact and without overflow on every device.
 """
 
+import operator
 from enum import IntEnum
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from aag import kernels
+from aag.errors import AAGError
 
 _WORD = 0xFFFFFFFF
 Word = TypeVar("Word", int, Tensor)
@@ -41,7 +43,10 @@ class Stream(IntEnum):
 
 def keys(seed: int, epoch: int, image: Tensor, view: int = 0) -> Tensor:
     """Return one key per image, int64 [B], given the images' indices in their set."""
-    prefix = 0
+    try:
+        seed, prefix = operator.index(seed), 0
+    except TypeError:
+        raise AAGError(f"seed must be an integer, not {seed!r}") from None
     for word in (seed, seed >> 32, epoch):
         prefix = _mix(prefix ^ _premix(word & _WORD))
     image, last = image.long(), _premix(view & _WORD)

@@ -5,7 +5,7 @@ command line, its help and validation read it from there. Nothing here imports t
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import ge, gt, le, lt
 from pathlib import Path
@@ -46,13 +46,7 @@ class Settings:
     """Base of all settings. Building one with a value that a field does not accept raises an AAGError."""
 
     def __post_init__(self) -> None:
-        """Check every field by its annotation."""
-        hints = get_type_hints(type(self), include_extras=True)
-        for name, value in list(vars(self).items()):
-            if isinstance(value, list):
-                value = tuple(value)
-                object.__setattr__(self, name, value)
-            _check(name, value, hints[name])
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -130,17 +124,28 @@ def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _check(name: str, value: Any, kind: Any) -> None:
+def check_fields(settings: Any, spell: Callable[[str], str] = option) -> None:
+    """Raise an AAGError for a value that its field does not accept; `spell` writes the field's name in it."""
+    hints = get_type_hints(type(settings), include_extras=True)
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, list):
+            value = tuple(value)
+            object.__setattr__(settings, field.name, value)
+        _check(field.name, value, hints[field.name], spell)
+
+
+def _check(name: str, value: Any, kind: Any, spell: Callable[[str], str]) -> None:
     if not _accepts(kind, value):
         choices = get_args(kind) if get_origin(kind) is Literal else None
         if choices and isinstance(value, str):
             raise unknown(name.replace("_", " "), value, choices)
-        raise AAGError(f"{option(name)} must be {describe_type(kind)}, not {value!r}")
+        raise AAGError(f"{spell(name)} must be {describe_type(kind)}, not {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise AAGError(f"{option(name)} must be a finite number, not {value}")
+        raise AAGError(f"{spell(name)} must be a finite number, not {value}")
     for limits in _ranges(kind):
         if value is not None and value not in limits:
-            raise AAGError(f"{option(name)} must be {limits}, not {value:g}")
+            raise AAGError(f"{spell(name)} must be {limits}, not {value:g}")
 
 
 def _accepts(kind: Any, value: Any) -> bool:
@@ -202,6 +207,6 @@ def from_json(kind: type[T], values: Any) -> T:
     if not isinstance(values, Mapping):
         raise AAGError(f"expected settings by name, not {str(values)[:40]!r}")
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if strange := sorted(set(values) - known):
-        raise AAGError(f"unknown settings {', '.join(strange)} (from another version?)")
+    if unexpected := sorted(set(values) - known):
+        raise AAGError(f"unknown settings {', '.join(unexpected)} (from another version?)")
     return kind(**values)

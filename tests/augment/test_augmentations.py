@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from aag.augment import AutoAugment, AuxiliaryAugment, BasicAugment, RandAugment, apply_op, keys, masking, ops
+from aag.augment import AutoAugment, AuxiliaryAugment, BasicAugment, RandAugment, apply_op, base, keys, ops
+from aag.augment.base import apply_masked, needs_static_shapes
 from aag.errors import AAGError
 
 AUGMENTATIONS = {
@@ -80,7 +81,7 @@ def test_without_seed_or_key_each_call_draws_anew_from_torchs_generator(photogra
 def test_selecting_gives_the_views_of_gathering(photographs, augmentation, monkeypatch):
     """Branch as on a GPU, on the CPU."""
     gathered = augmentation(photographs[:300], seed=0)
-    for module in (masking, ops):
+    for module in (base, ops):
         monkeypatch.setattr(module, "needs_static_shapes", lambda images: True)
     assert torch.equal(augmentation(photographs[:300], seed=0), gathered)
 
@@ -182,33 +183,34 @@ def test_a_wrong_seed_or_key_is_refused(photographs, augmentation, randomness, m
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: BasicAugment(flip=2), "flip, a probability, must be a number from 0 to 1, not 2"),
+        (lambda: BasicAugment(flip=2), "flip must be at least 0 and at most 1, not 2"),
         (lambda: BasicAugment(gray=float("nan")), "gray.* not nan"),
-        (lambda: BasicAugment(brightness=-1), "brightness must be a number of at least 0, not -1"),
+        (lambda: BasicAugment(brightness=-1), "brightness must be at least 0, not -1"),
         (lambda: BasicAugment(contrast=float("inf")), "contrast .* not inf"),
-        (lambda: BasicAugment(hue=0.6), "hue must be a number from 0 to 0.5, not 0.6"),
-        (lambda: BasicAugment(size=0), "size must be an integer of at least 1, not 0"),
-        (lambda: BasicAugment(size=32.0), "size must be an integer of at least 1, not 32.0"),
+        (lambda: BasicAugment(hue=0.6), "hue must be at least 0 and at most 0.5, not 0.6"),
+        (lambda: BasicAugment(size=0), "size must be at least 1, not 0"),
+        (lambda: BasicAugment(size=np.int64(8)), r"size must be a whole number, not np.int64\(8\)"),  # breaks kernels
+        (lambda: BasicAugment(size=32.0), "size must be a whole number, not 32.0"),
         (lambda: BasicAugment(scale=0.2), r"scale must be two positive numbers \(low, high\), not 0.2"),
         (lambda: BasicAugment(ratio=(2, 1)), r"ratio must be two positive numbers \(low, high\), not \(2, 1\)"),
         (lambda: BasicAugment(blur_sigma=(0, "1")), "blur_sigma must be two positive numbers"),
         (lambda: BasicAugment(blur_kernel=4), "blur_kernel must be odd, not 4"),
-        (lambda: BasicAugment(blur_kernel=-3), "blur_kernel must be an integer of at least 1, not -3"),
+        (lambda: BasicAugment(blur_kernel=-3), "blur_kernel must be at least 1, not -3"),
         (lambda: BasicAugment.preset("simclrv2"), "did you mean simclr"),
         (lambda: BasicAugment.preset("paper", flop=1), "unknown field of BasicAugment 'flop'; did you mean flip"),
         (lambda: AutoAugment("cifar"), "did you mean cifar10"),
         (lambda: AutoAugment(None), "unknown AutoAugment policy 'None'; known: cifar10, imagenet, svhn"),
-        (lambda: RandAugment(n=0), "n must be an integer from 1 to 16, not 0"),
-        (lambda: RandAugment(n=1.5), "n must be an integer from 1 to 16, not 1.5"),
-        (lambda: RandAugment(magnitude=31), "magnitude must be an integer from 0 to 30, not 31"),
-        (lambda: RandAugment(magnitude="9"), "magnitude must be an integer from 0 to 30, not '9'"),
-        (lambda: RandAugment(bins=0), "bins must be an integer of at least 1, not 0"),
+        (lambda: RandAugment(n=0), "n must be at least 1 and at most 16, not 0"),
+        (lambda: RandAugment(n=1.5), "n must be a whole number, not 1.5"),
+        (lambda: RandAugment(magnitude=31), "magnitude must be below 31, the number of bins, not 31"),
+        (lambda: RandAugment(magnitude="9"), "magnitude must be a whole number, not '9'"),
+        (lambda: RandAugment(bins=0), "bins must be at least 1, not 0"),
         (lambda: AuxiliaryAugment("cifar10"), "policy must be an augmentation such as .*, not 'cifar10'"),
         (lambda: AuxiliaryAugment(crop="resize"), "did you mean resized"),
-        (lambda: AuxiliaryAugment(crop=None), "unknown crop of AuxiliaryAugment 'None'"),
+        (lambda: AuxiliaryAugment(crop=None), "crop must be one of resized, padded, none, not None"),
         (lambda: AuxiliaryAugment(flip=-0.1), "flip.* not -0.1"),
         (lambda: AuxiliaryAugment(scale=(0, 1)), r"scale.* not \(0, 1\)"),
-        (lambda: AuxiliaryAugment(pad=-1), "pad must be an integer of at least 0, not -1"),
+        (lambda: AuxiliaryAugment(pad=-1), "pad must be at least 0, not -1"),
     ],
 )
 def test_a_wrong_setting_is_refused_in_one_line(build, message):
@@ -217,6 +219,39 @@ def test_a_wrong_setting_is_refused_in_one_line(build, message):
     assert "\n" not in str(caught.value)
 
 
+def test_what_training_would_ignore_is_refused():
+    with pytest.raises(AAGError, match="Noisy overrides __call__, which training does not use; override plain_views"):
+        type("Noisy", (BasicAugment,), {"__call__": lambda self, images, **_: images})
+    for operations in (ops.TABLES, ops.BLENDS, ops.MATRICES):
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            operations["Invert"] = None
+
+
 def test_a_range_may_be_a_list():
     assert BasicAugment(scale=[0.2, 1.0]) == BasicAugment()
     assert AuxiliaryAugment(ratio=[3 / 4, 4 / 3]) == AuxiliaryAugment()
+
+
+# --- operations on some images ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("static", "chosen"), [(s, c) for s in (False, True) for c in (0, 4, 30)])
+def test_the_chosen_images_change_and_the_others_stay(photographs, monkeypatch, static, chosen):
+    monkeypatch.setattr(base, "needs_static_shapes", lambda images: static)
+    images, mask, factor, sizes = photographs[:30].float(), torch.arange(30) < chosen, torch.arange(30) + 2.0, []
+
+    def scale(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(images))
+        return images * factor[:, None, None, None]
+
+    before = images.clone()
+    out = apply_masked(mask.flip(0), scale, images, factor)
+    expected = [image * (i + 2) if i >= 30 - chosen else image for i, image in enumerate(before)]
+    assert torch.equal(out, torch.stack(expected))
+    assert torch.equal(images, before)
+    assert sizes == ([30] if static else [chosen][: chosen > 0])  # gathering computes only the chosen images
+
+
+def test_a_cpu_gathers_and_other_devices_select():
+    assert not needs_static_shapes(torch.empty(1, 3, 4, 4))
+    assert needs_static_shapes(torch.empty(1, 3, 4, 4, device="meta"))

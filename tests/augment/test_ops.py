@@ -48,22 +48,6 @@ def test_every_operation_has_a_range():
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_operation_gives_pillows_pixels_over_its_range(photographs, name):
-    for start, magnitude in enumerate(RANGE[name]):
-        images = photographs[start * 40 : start * 40 + 40]
-        theirs = pillow_reference.operations(name, images, [magnitude] * len(images))
-        differing = pillow_reference.fraction_differing(apply_op(name, images, magnitude), theirs)
-        assert differing <= pillow_reference.tolerated_fraction(name), f"{name} {magnitude}"
-
-
-@pytest.mark.parametrize("name", [name for name in OPS if name != "Identity"])
-def test_operation_changes_photographs(photographs, name):
-    strongest = {"Posterize": 4.0, "Solarize": 100.0}.get(name, RANGE[name][-4:][0])
-    changed = (apply_op(name, photographs[:100], strongest) != photographs[:100]).flatten(1).any(dim=1)
-    assert changed.sum() > 90
-
-
-@pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize(("height", "width"), [(48, 20), (17, 31), (32, 32), (5, 9), (3, 3), (2, 5), (1, 1)])
 def test_operation_gives_pillows_pixels_at_any_size_and_on_extreme_images(photographs, name, height, width):
     for magnitude in RANGE[name]:

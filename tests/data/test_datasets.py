@@ -50,7 +50,7 @@ def test_find_files_searches_the_usual_folders(root: Path, name, files, base):
     for file in files:
         (place / file).parent.mkdir(parents=True, exist_ok=True)
         (place / file).touch()
-    found = datasets.find_files(datasets.get_dataset(name))
+    found = datasets.find_files(datasets.DATASETS[name])
     assert found is not None
     assert found.paths[0].resolve() == place / files[0].split("/")[0]
 
@@ -58,7 +58,7 @@ def test_find_files_searches_the_usual_folders(root: Path, name, files, base):
 def test_find_files_needs_all_archives(root: Path):
     root.mkdir()
     (root / "train_32x32.mat").touch()
-    assert datasets.find_files(datasets.get_dataset("svhn")) is None
+    assert datasets.find_files(datasets.DATASETS["svhn"]) is None
 
 
 def test_data_root_order_argument_environment_cache(monkeypatch, tmp_path, refused):

@@ -32,6 +32,8 @@ def test_properties_and_repr():
     ("changes", "words"),
     [
         ({"images": torch.zeros(4, 3, 8, 8)}, ["float32", "uint8"]),
+        ({"images": np.zeros((4, 3, 8, 8), np.uint8)}, ["ndarray", "a tensor"]),
+        ({"labels": [0, 1, 0, 1]}, ["labels are list", "a tensor"]),
         ({"images": torch.zeros(4, 8, 8, 3, dtype=torch.uint8)}, ["[4, 8, 8, 3]", "[N, C, S, S]"]),
         ({"images": torch.zeros(4, 3, 8, 9, dtype=torch.uint8)}, ["[4, 3, 8, 9]"]),
         ({"images": torch.zeros(3, 8, 8, dtype=torch.uint8)}, ["[3, 8, 8]"]),

@@ -77,6 +77,7 @@ def test_image_size_resizes_every_source_alike(channels, tmp_path):
         (torch.zeros(3, 8, 8, dtype=torch.uint8), ["[3, 8, 8]", "[N, C, H, W]"]),
         (np.zeros((0, 8, 8, 3), np.uint8), ["[0, 8, 8, 3]"]),
         (torch.zeros(4, 3, 8, 9, dtype=torch.uint8), ["9×8", "--image-size"]),
+        (torch.zeros(4, 8, 8, 3, dtype=torch.uint8), ["[4, 8, 8, 3]", ".permute(0, 3, 1, 2)"]),
         (7, ["int", "ImageSet", "path"]),
         ([1, 2, 3], ["list"]),
         ((labelled(), "sample"), ["test images are a str"]),
@@ -86,6 +87,13 @@ def test_image_size_resizes_every_source_alike(channels, tmp_path):
 )
 def test_other_objects_are_refused(images, words, refused):
     refused(lambda: data.as_image_sets(images), *words)
+
+
+def test_wrong_types_are_refused(refused):
+    refused(lambda: data.load_pair(None), "None", "expected a path or one of sample")
+    refused(lambda: data.load("sample", image_size="32"), "image_size is '32'")
+    refused(lambda: data.load("sample", image_size=8.5), "image_size is 8.5")
+    refused(lambda: data.load("sample", limit="3"), "limit is '3'")
 
 
 def read_grey(dataset: Dataset, files: StoredFiles) -> dict[str, SplitArrays]:

@@ -19,13 +19,6 @@ def tensor(pixels: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy())
 
 
-def test_python2_pickle_is_readable():
-    value = {b"data": images(2), b"labels": [1, 2], b"name": b"x" * 300, b"none": (None, True)}
-    back = pickle.loads(python2_pickle(value), encoding="bytes")
-    assert np.array_equal(back.pop(b"data"), value.pop(b"data"))
-    assert back == value
-
-
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 @pytest.mark.parametrize("packed", [True, False])
 def test_cifar_as_published(root: Path, monkeypatch, name, packed):

@@ -13,9 +13,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn"])
 def test_real_data_set_matches_its_entry(name):
-    if not os.environ.get("AAG_DATA") or datasets.find_files(datasets.get_dataset(name)) is None:
+    if not os.environ.get("AAG_DATA") or datasets.find_files(datasets.DATASETS[name]) is None:
         pytest.skip(f"no {name} in AAG_DATA; aag data fetch {name}")
-    entry = datasets.get_dataset(name)
+    entry = datasets.DATASETS[name]
     train, test = data.load_pair(name)
     assert (len(train), len(test), train.image_size) == (entry.train, entry.test, 32)
     counts = torch.bincount(train.labels, minlength=len(entry.classes))
@@ -27,7 +27,7 @@ def test_real_data_set_matches_its_entry(name):
 
 
 def test_sample_is_a_subset_of_cifar10():
-    if not os.environ.get("AAG_DATA") or datasets.find_files(datasets.get_dataset("cifar10")) is None:
+    if not os.environ.get("AAG_DATA") or datasets.find_files(datasets.DATASETS["cifar10"]) is None:
         pytest.skip("no cifar10 in AAG_DATA")
     for split, count in (("train", 300), ("test", 100)):
         whole, sample = data.load("cifar10", split=split), data.load("sample", split=split)

@@ -56,14 +56,6 @@ def test_limit_keeps_a_sorted_nested_spread():
     assert len(data.load("sample", split="test", limit=10**6)) == 1000
 
 
-def test_image_size_resizes_the_sample():
-    large = data.load("sample", split="test", image_size=48, limit=20)
-    small = data.load("sample", split="test", limit=20)
-    assert large.images.shape == (20, 3, 48, 48)
-    assert large.images.float().mean() == pytest.approx(small.images.float().mean().item(), abs=1)
-    assert torch.equal(data.load("sample", split="test", image_size=32, limit=20).images, small.images)
-
-
 @pytest.mark.parametrize("harm", ["cut", "gone", "labels", "pixels"])
 def test_damaged_installation_is_reported(tmp_path, harm, refused):
     shutil.copytree(SAMPLE_FOLDER, tmp_path / "sample")

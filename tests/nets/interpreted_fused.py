@@ -16,10 +16,10 @@ from checks import as_if_trained, check_contrast, check_pools
 from torch import Tensor, nn
 
 from aag import AAGError, kernels
-from aag.nets import Encoder, EncoderSpec, build, convolutions, kernel_context
+from aag.nets import Encoder, EncoderSpec, build, convolutions, kernel_context, unsupported_reason
 from aag.nets import fused as fused_module
 from aag.nets.alexnet import AlexNet
-from aag.nets.fused import Fused, unsupported_reason
+from aag.nets.fused import Fused
 from aag.nets.heads import mlp_head
 from aag.nets.layers import ConvNorm, GhostBatchNorm2d, Linear, MaxPool, use_ghost_batch_norm
 from aag.nets.resnet import BasicBlock, Bottleneck, ResNet
@@ -156,17 +156,6 @@ def test_network_skips_gradients_that_are_not_needed(photographs):
     with fused:
         objective(encoder(images)[0]).backward()
     assert all((weight.grad is None) is name.startswith("head") for name, weight in encoder.named_parameters())
-
-
-def test_network_is_plain_outside_the_with_block(photographs):
-    encoder, images = network("basic blocks", photographs)
-    other = copy.deepcopy(encoder)
-    fused = Fused(encoder, torch.float32)
-    with kernels.disabled():
-        with fused:
-            encoder(images[:2])
-        encoder.load_state_dict(other.state_dict())
-        assert torch.equal(encoder(images)[1], other(images)[1])
 
 
 def test_network_uses_changed_weights_after_a_refresh(photographs):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from aag import AAGError, kernels
-from aag.nets import Encoder, EncoderSpec, build
+from aag.nets import Encoder, EncoderSpec, build, unsupported_reason
 from aag.nets.layers import ConvNorm, Linear
 from aag.nets.resnet import resnet18
 from by_triton import compiled, interpret
@@ -22,7 +22,7 @@ from aag.kernels.contrast import contrast
 from aag.kernels.flip import flip_weights
 from aag.kernels.pool import max_pool, mean_pool
 from aag.nets.convolutions import FEW, row_grid
-from aag.nets.fused import Fused, unsupported_reason
+from aag.nets.fused import Fused
 from aag.training.optimizers import LARS, SGD
 
 INTERPRETED = Path(__file__).with_name("interpreted_fused.py")
@@ -67,7 +67,14 @@ CHANGES = {
     "none for MyEncoder": lambda encoder: setattr(encoder, "__class__", type("MyEncoder", (Encoder,), {})),
     "none for Dropout": lambda encoder: encoder.backbone.blocks[0].add_module("dropout", nn.Dropout()),
     "none for ParametrizedLinear": lambda encoder: nn.utils.parametrizations.weight_norm(encoder.head),
-    "Encoder.normalise is overridden": _set("", normalise=lambda images: images),
+    "normalise of the encoder is overridden": _set("", normalise=lambda images: images),
+    "_conv_forward of backbone.stem.0 is overridden": _set("backbone.stem.0", _conv_forward=lambda *x: x[0]),
+    "several layers share a weight": lambda encoder: setattr(
+        encoder.backbone.blocks[0].residual[1][0], "weight", encoder.backbone.blocks[0].residual[0][0].weight
+    ),
+    "head.weight is a Buffered": lambda encoder: setattr(
+        encoder.head, "weight", type("Buffered", (nn.Parameter,), {})(encoder.head.weight.detach())
+    ),
     "head has hooks": lambda encoder: nn.utils.spectral_norm(encoder.head),
     "backbone.stem.0 has hooks": lambda encoder: encoder.backbone.stem[0].register_forward_pre_hook(lambda *_: None),
     "head.weight has gradient hooks": lambda encoder: encoder.head.weight.register_hook(lambda grad: grad),
@@ -80,6 +87,7 @@ CHANGES = {
     "other padding than zeros": _set("backbone.blocks.0.residual.1.0", padding_mode="reflect"),
     "without weights": _set("backbone.blocks.0.residual.1.1", weight=None),
     "running statistics": _set("backbone.blocks.0.residual.1.1", running_mean=None),
+    "statistics or momentum": _set("backbone.stem.1", track_running_stats=False),
     "or momentum": _set("backbone.blocks.0.residual.1.1", momentum=None),
     "frozen in eval mode": lambda encoder: encoder.backbone.stem.eval(),
     "other batch norm settings than its block": _set("backbone.blocks.2.shortcut.1", eps=0.1),
@@ -91,12 +99,31 @@ def test_kernels_do_not_support_a_changed_encoder(reason):
     encoder = small_encoder("resnet18")
     CHANGES[reason](encoder)
     assert reason in unsupported_reason(encoder)
+    with pytest.raises(AAGError, match="the kernels cannot train this encoder"):
+        Fused(encoder, torch.float32)
 
 
-def test_a_forward_assigned_to_the_class_is_not_bypassed(monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "method", "name"),
+    [
+        (ConvNorm, "forward", "backbone.stem"),
+        (ConvNorm, "norm", "backbone.stem"),
+        (nn.Conv2d, "_conv_forward", "backbone.stem.0"),
+        (Encoder, "normalise", "the encoder"),
+    ],
+)
+def test_a_method_assigned_to_the_class_is_not_bypassed(monkeypatch, kind, method, name):
     encoder = small_encoder("resnet18")
-    monkeypatch.setattr(ConvNorm, "forward", lambda self, x, **_: x)
-    assert unsupported_reason(encoder) == "the forward of backbone.stem is overridden"
+    monkeypatch.setattr(kind, method, lambda self, x, **_: x)
+    assert unsupported_reason(encoder) == f"{method} of {name} is overridden"
+
+
+def test_hooks_of_all_modules_are_not_bypassed():
+    encoder = small_encoder("resnet18")
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert unsupported_reason(encoder) == "all modules have hooks"
+    handle.remove()
+    assert unsupported_reason(encoder) == ""
 
 
 def test_weights_must_be_channels_last():

@@ -9,15 +9,6 @@ from aag.augment.policies import POLICIES
 from aag.rng import keys, permutation, uniforms
 
 __all__ = [
-    "OPS",
-    "POLICIES",
-    "Augmentation",
-    "AutoAugment",
-    "AuxiliaryAugment",
-    "BasicAugment",
-    "RandAugment",
-    "apply_op",
-    "keys",
-    "permutation",
-    "uniforms",
-]
+    "OPS", "POLICIES", "Augmentation", "AutoAugment", "AuxiliaryAugment", "BasicAugment", "RandAugment", "apply_op",
+    "keys", "permutation", "uniforms",
+]  # fmt: skip

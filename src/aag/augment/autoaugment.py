@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
 from aag import kernels
-from aag.augment.base import Augmentation, to_dtype, to_uint8
-from aag.augment.checks import check_integer, check_name
+from aag.augment.base import Augmentation, Positive, check_name, to_dtype, to_uint8
 from aag.augment.ops import OPS, apply_ops
 from aag.augment.policies import POLICIES, SubPolicy
+from aag.errors import AAGError
 from aag.rng import uniforms
+from aag.settings import Range, check_fields
 
 # [rows][columns] of (index into OPS, probability, centre of the magnitude, its spread): the magnitude is one of
 # centre ± spread. Each image draws a row; its i-th operation is in column i, or in the only column.
@@ -90,14 +91,14 @@ class RandAugment(OpPolicy):
     With 31 bins, magnitude 10 is a third of each operation's range; with `bins=11`, it is the whole range.
     """
 
-    n: int = 2
-    magnitude: int = 10
-    bins: int = 31
+    n: Annotated[int, Range(at_least=1, at_most=16)] = 2  # the image has 32 random numbers for them
+    magnitude: Annotated[int, Range(at_least=0)] = 10
+    bins: Positive = 31
 
     def __post_init__(self) -> None:
-        check_integer("RandAugment's n", self.n, 1, 16)  # the image has 32 random numbers for them
-        check_integer("RandAugment's bins", self.bins, 1)
-        check_integer("RandAugment's magnitude", self.magnitude, 0, self.bins - 1)
+        check_fields(self, spell=str)
+        if self.magnitude >= self.bins:
+            raise AAGError(f"magnitude must be below {self.bins}, the number of bins, not {self.magnitude}")
 
     def op_table(self, height: int, width: int) -> OpTable:
         return _rand_table(self.magnitude / (self.bins - 1) if self.magnitude else 0.0, height, width)

@@ -1,19 +1,19 @@
 """The auxiliary augmentation: a crop and a flip, then a policy such as AutoAugment."""
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from aag import kernels
 from aag.augment.autoaugment import AutoAugment
-from aag.augment.base import Augmentation, to_dtype, to_uint8
-from aag.augment.checks import check_integer, check_name, check_number, check_range
+from aag.augment.base import Augmentation, Probability, check_range, to_dtype, to_uint8
 from aag.augment.geometry import affine, crop_boxes, resample
 from aag.errors import AAGError
 from aag.rng import uniforms
+from aag.settings import Range, check_fields
 
-CROPS = ("resized", "padded", "none")
 FIRST_SLOT = 32  # of the crop's random numbers; the policy has those before it
 
 
@@ -22,20 +22,19 @@ class AuxiliaryAugment(Augmentation):
     """Crop and flip each image, then apply a policy, any augmentation. The paper leaves the crop open."""
 
     policy: Augmentation = AutoAugment()  # noqa: RUF009 - frozen, so it may be shared
-    crop: str = "resized"  # resized: RandomResizedCrop; padded: shift by up to `pad` pixels; none: no crop, no flip
-    flip: float = 0.5  # probability
+    # resized: RandomResizedCrop; padded: shift by up to `pad` pixels; none: no crop, no flip
+    crop: Literal["resized", "padded", "none"] = "resized"
+    flip: Probability = 0.5
     scale: tuple[float, float] = (0.2, 1.0)  # area of the resized crop as a fraction of the image
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height of the resized crop
-    pad: int = 4  # pixels
+    pad: Annotated[int, Range(at_least=0)] = 4  # pixels
 
     def __post_init__(self) -> None:
         if not isinstance(self.policy, Augmentation):
             raise AAGError(f"policy must be an augmentation such as AutoAugment('cifar10'), not {self.policy!r}")
-        check_name("crop of AuxiliaryAugment", self.crop, CROPS)
-        check_number("flip, a probability,", self.flip, 0, 1)
         for name in ("scale", "ratio"):
             object.__setattr__(self, name, check_range(name, getattr(self, name)))
-        check_integer("pad", self.pad, 0)
+        check_fields(self, spell=str)
 
     def views(self, images: Tensor, rng_key: Tensor) -> Tensor:
         if self.crop != "none" and kernels.enabled(images):

@@ -1,16 +1,20 @@
-"""The base class of all augmentations, and conversions between uint8 and float images."""
+"""The base class of all augmentations, and what they share: checks, conversions, operations on some images."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from inspect import isfunction
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from aag.augment.checks import as_batch, seed_number
-from aag.errors import AAGError
+from aag.errors import AAGError, unknown
 from aag.pixels import check_pixel_range
 from aag.rng import keys
+from aag.settings import Range
+
+Probability = Annotated[float, Range(at_least=0, at_most=1)]
+Positive = Annotated[int, Range(at_least=1)]
 
 
 class Augmentation:
@@ -29,6 +33,8 @@ class Augmentation:
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
+        if "__call__" in vars(cls):
+            raise AAGError(f"{cls.__name__} overrides __call__, which training does not use; override plain_views")
         # Kernels compare with these to notice methods that were replaced after the class was defined.
         names = (name for name in dir(cls) if not name.startswith("__"))
         cls._defined_methods = {name: method for name in names if isfunction(method := getattr(cls, name))}
@@ -51,8 +57,8 @@ class Augmentation:
     @staticmethod
     def _rng_key(images: Tensor, seed: int | None, key: Tensor | None) -> Tensor:
         if key is None:
-            number = int(torch.randint(2**63 - 1, ())) if seed is None else seed_number(seed)
-            return keys(number, 0, torch.arange(len(images), device=images.device))
+            seed = int(torch.randint(2**63 - 1, ())) if seed is None else seed
+            return keys(seed, 0, torch.arange(len(images), device=images.device))
         if seed is not None:
             raise AAGError("give either seed= or key=, not both: a key already depends on its seed")
         if not isinstance(key, Tensor):
@@ -62,6 +68,9 @@ class Augmentation:
             wanted, given = f"{images.device}, int64 [{len(images)}]", f"{key.device}, {key.dtype} {list(key.shape)}"
             raise AAGError(f"expected one key per image, on {wanted}; got {given}")
         return key
+
+
+# --- dtypes ----------------------------------------------------------------------------------------------------------
 
 
 def to_float(images: Tensor) -> Tensor:
@@ -77,3 +86,70 @@ def to_uint8(images: Tensor) -> Tensor:
 def to_dtype(images: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert images, uint8 or float in [0, 1], to a dtype."""
     return to_uint8(images) if dtype == torch.uint8 else to_float(images).to(dtype)
+
+
+# --- some images of a batch ------------------------------------------------------------------------------------------
+
+
+def needs_static_shapes(images: Tensor) -> bool:
+    """Whether to compute an operation for every image and select, rather than gather the chosen images.
+
+    Gathering needs their number on the host: free on a CPU, a synchronisation on a GPU, impossible in a graph.
+    """
+    return images.device.type != "cpu" or torch.compiler.is_compiling()
+
+
+def apply_masked(mask: Tensor, operation: Callable[..., Tensor], images: Tensor, *per_image: Tensor) -> Tensor:
+    """Return `operation(images, *per_image)` where `mask` [B] is true, and the image itself elsewhere."""
+    if needs_static_shapes(images):
+        return torch.where(mask[:, None, None, None], operation(images, *per_image), images)
+    index = mask.nonzero()[:, 0]
+    if len(index) == 0:
+        return images
+    if len(index) == len(images):
+        return operation(images, *per_image)
+    out = images.clone()
+    out[index] = operation(images[index], *(value[index] for value in per_image))
+    return out
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------
+
+
+def as_batch(images: Tensor, *, allow_float: bool = True) -> Tensor:
+    """Return images [B, 3, H, W], or a single image [3, H, W] as a batch of one."""
+    expected = f"expected RGB images [B, 3, H, W] or [3, H, W], uint8{' or float in [0, 1]' * allow_float}"
+    if not isinstance(images, Tensor):
+        raise AAGError(f"{expected}; got {type(images).__name__}")
+    got = f"got {images.dtype} {list(images.shape)}"
+    if images.ndim not in (3, 4) or not (images.dtype == torch.uint8 or (allow_float and images.is_floating_point())):
+        raise AAGError(f"{expected}; {got}")
+    channels, height, width = images.shape[-3:]
+    if channels != 3:
+        hint = ""
+        if width == 3:
+            hint = "; move the channels forward with images.movedim(-1, -3)"
+        elif channels == 1:
+            hint = "; repeat the grey channel with images.repeat_interleave(3, dim=-3)"
+        raise AAGError(f"{expected}; {got}{hint}")
+    if height * width == 0:
+        raise AAGError(f"expected images with at least one pixel; {got}")
+    return images if images.ndim == 4 else images[None]
+
+
+def check_name(what: str, name: Any, known: Iterable[str]) -> None:
+    """Refuse a name that is not among the known ones."""
+    if not isinstance(name, str) or name not in known:
+        raise unknown(what, str(name), known)
+
+
+def check_range(name: str, pair: Any) -> tuple[float, float]:
+    """Return the pair (low, high) as a tuple; refuse it unless 0 < low <= high."""
+    try:
+        low, high = pair
+        valid = 0 < low <= high < math.inf
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise AAGError(f"{name} must be two positive numbers (low, high), not {pair!r}")
+    return low, high

@@ -1,51 +1,47 @@
 """The basic augmentation: crop, colour jitter, grayscale, flip and blur, in the paper's order."""
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
 from aag import kernels
-from aag.augment.base import Augmentation, to_dtype
-from aag.augment.checks import check_integer, check_name, check_number, check_range
+from aag.augment.base import Augmentation, Positive, Probability, apply_masked, check_name, check_range, to_dtype
 from aag.augment.colour import ORDERS, blur, grayscale, jitter
 from aag.augment.geometry import crop_boxes, resample
-from aag.augment.masking import apply_masked
 from aag.augment.threads import split_over_threads
 from aag.errors import AAGError
 from aag.rng import uniforms
+from aag.settings import Range, check_fields
+
+Strength = Annotated[float, Range(at_least=0)]
 
 
 @dataclass(frozen=True)
 class BasicAugment(Augmentation):
     """The paper's basic augmentation. A probability of 0 leaves a step out."""
 
-    size: int | None = None  # height and width of the views in pixels; None keeps the images'
+    size: Positive | None = None  # height and width of the views in pixels; None keeps the images'
     scale: tuple[float, float] = (0.2, 1.0)  # area of the crop as a fraction of the image
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height of the crop
-    brightness: float = 0.4  # the factor is uniform in [1 − b, 1 + b]; the same for contrast and saturation
-    contrast: float = 0.4
-    saturation: float = 0.4
-    hue: float = 0.1  # the shift is uniform in [−h, h], as a fraction of the colour circle
-    jitter: float = 0.8  # probability of the four above, in a random order
-    gray: float = 0.2  # probability
-    flip: float = 0.5  # probability
-    blur: float = 0.5  # probability
+    brightness: Strength = 0.4  # the factor is uniform in [1 − b, 1 + b]; the same for contrast and saturation
+    contrast: Strength = 0.4
+    saturation: Strength = 0.4
+    hue: Annotated[float, Range(at_least=0, at_most=0.5)] = (
+        0.1  # the shift is uniform in [−h, h], as a fraction of the colour circle
+    )
+    jitter: Probability = 0.8  # of the four above, in a random order
+    gray: Probability = 0.2
+    flip: Probability = 0.5
+    blur: Probability = 0.5
     blur_sigma: tuple[float, float] = (0.1, 2.0)  # pixels
-    blur_kernel: int = 3  # width in pixels, odd
+    blur_kernel: Positive = 3  # width in pixels, odd
 
     def __post_init__(self) -> None:
-        if self.size is not None:
-            check_integer("size", self.size, 1)
         for name in ("scale", "ratio", "blur_sigma"):
             object.__setattr__(self, name, check_range(name, getattr(self, name)))
-        for name in ("brightness", "contrast", "saturation"):
-            check_number(name, getattr(self, name), 0)
-        check_number("hue", self.hue, 0, 0.5)
-        for name in ("jitter", "gray", "flip", "blur"):
-            check_number(f"{name}, a probability,", getattr(self, name), 0, 1)
-        check_integer("blur_kernel", self.blur_kernel, 1)
+        check_fields(self, spell=str)
         if self.blur_kernel % 2 == 0:
             raise AAGError(f"blur_kernel must be odd, not {self.blur_kernel}")
 

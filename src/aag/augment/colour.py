@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from aag.augment.masking import apply_masked
+from aag.augment.base import apply_masked
 
 ORDERS = tuple(permutations(range(4)))  # of brightness, contrast, saturation, hue
 

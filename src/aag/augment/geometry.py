@@ -69,7 +69,7 @@ def _triangle_weights(start: Tensor, length: Tensor, pixels: int, out: int) -> T
     return weight / weight.sum(dim=2, keepdim=True)
 
 
-def affine(images: Tensor, matrix: Tensor, fill: int = FILL) -> Tensor:
+def affine(images: Tensor, matrix: Tensor) -> Tensor:
     """Map images: output pixel (x, y) is the input pixel nearest to (ax + by + c, dx + ey + f); matrix float64 [B, 6].
 
     In 16.16 fixed point like Pillow, so that integer arithmetic finds the nearest pixel, the same on every device.
@@ -83,7 +83,7 @@ def affine(images: Tensor, matrix: Tensor, fill: int = FILL) -> Tensor:
     inside = (from_x >= 0) & (from_x < w) & (from_y >= 0) & (from_y < h)
     index = (from_y * w + from_x).where(inside, 0).view(b, 1, h * w).expand(-1, channels, -1)
     out = images.reshape(b, channels, h * w).gather(2, index).view(images.shape)
-    return out.where(inside[:, None], fill)
+    return out.where(inside[:, None], FILL)
 
 
 def fixed_point(matrix: Tensor) -> Tensor:

@@ -6,15 +6,15 @@ batch in which every image has a different operation costs one of each.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from aag import kernels
-from aag.augment.checks import as_batch, check_name
+from aag.augment.base import as_batch, check_name, needs_static_shapes
 from aag.augment.geometry import affine, fixed_point
-from aag.augment.masking import needs_static_shapes
 from aag.errors import AAGError
 
 
@@ -167,10 +167,11 @@ def _equalize(images: Tensor, _: Tensor) -> Tensor:
     return torch.where(step > 0, equalized.clamp(max=255), _levels(images)).to(torch.uint8)
 
 
-TABLES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+# This and the next two are read-only: the kernel would not see a change.
+TABLES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType({
     "Brightness": _brightness, "Contrast": _contrast, "Posterize": _posterize, "Solarize": _solarize,
     "AutoContrast": _auto_contrast, "Equalize": _equalize, "Invert": _invert,
-}  # fmt: skip
+})  # fmt: skip
 
 
 # --- blends with another image: uint8 [B, C, H, W] ------------------------------------------------------------------
@@ -204,7 +205,7 @@ def _smooth(images: Tensor) -> Tensor:
     return out
 
 
-BLENDS: dict[str, Callable[[Tensor], Tensor]] = {"Color": _gray, "Sharpness": _smooth}
+BLENDS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({"Color": _gray, "Sharpness": _smooth})
 
 
 # --- affine maps: float64 [B, 6] -------------------------------------------------------------------------------------
@@ -224,13 +225,13 @@ def _rotate(degrees: Tensor, height: int, width: int) -> Tensor:
     return _rows(degrees, cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y)
 
 
-MATRICES: dict[str, Callable[[Tensor, int, int], Tensor]] = {
+MATRICES: Mapping[str, Callable[[Tensor, int, int], Tensor]] = MappingProxyType({
     "ShearX": lambda slope, height, width: _rows(slope, 1, slope, 0, 0, 1, 0),
     "ShearY": lambda slope, height, width: _rows(slope, 1, 0, 0, slope, 1, 0),
     "TranslateX": lambda pixels, height, width: _rows(pixels, 1, 0, torch.floor(pixels + 0.5), 0, 1, 0),
     "TranslateY": lambda pixels, height, width: _rows(pixels, 1, 0, 0, 0, 1, torch.floor(pixels + 0.5)),
     "Rotate": _rotate,
-}
+})  # fmt: skip
 
 OPS = ("Identity", *MATRICES, *TABLES, *BLENDS)
 WITHOUT_MAGNITUDE = frozenset({"Identity", "AutoContrast", "Equalize", "Invert"})

@@ -1,6 +1,7 @@
 """aag bench"""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from aag.bench.run import bench
 from aag.cli.output import make_console

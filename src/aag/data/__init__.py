@@ -18,17 +18,9 @@ if TYPE_CHECKING:
     from aag.data.loading import as_image_sets, load, load_pair
 
 __all__ = [
-    "DATASETS",
-    "Dataset",
-    "ImageSet",
-    "as_image_sets",
-    "data_root",
-    "fetch",
-    "list_datasets",
-    "load",
-    "load_pair",
+    "DATASETS", "Dataset", "ImageSet", "as_image_sets", "data_root", "fetch", "list_datasets", "load", "load_pair",
     "normalisation",
-]
+]  # fmt: skip
 
 _LAZY = {"ImageSet": "imageset", "fetch": "cache"} | dict.fromkeys(("as_image_sets", "load", "load_pair"), "loading")
 

@@ -24,10 +24,10 @@ class SplitArrays:
 
 def check_options(image_size: int | None, limit: int | None = None) -> None:
     """Refuse an image size or a limit that is out of range."""
-    if image_size is not None and not 1 <= image_size <= MAX_IMAGE_SIZE:
-        raise AAGError(f"image_size is {image_size}, expected 1 to {MAX_IMAGE_SIZE} pixels")
-    if limit is not None and limit < 1:
-        raise AAGError(f"limit is {limit}, expected at least 1 image")
+    if image_size is not None and not (isinstance(image_size, int) and 1 <= image_size <= MAX_IMAGE_SIZE):
+        raise AAGError(f"image_size is {image_size!r}, expected 1 to {MAX_IMAGE_SIZE} pixels")
+    if limit is not None and not (isinstance(limit, int) and limit >= 1):
+        raise AAGError(f"limit is {limit!r}, expected at least 1 image")
 
 
 def select_indices(count: int, limit: int | None) -> np.ndarray:

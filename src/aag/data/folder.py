@@ -21,6 +21,7 @@ import numpy as np
 from aag.data.arrays import SplitArrays, run_in_threads, select_indices
 from aag.data.decode import UnreadableImageError, decode, readable_extensions
 from aag.errors import AAGError
+from aag.text import pluralize
 
 DEFAULT_SIZE = 32
 # Formats of photographs that Pillow does not read; their owner wants to know that they are missing.
@@ -165,7 +166,7 @@ def _decode_all(folder: Path, listing: _Listing, names: list[str] | None, size: 
     skipped = tuple(listing.skipped) + tuple(f"{_printable(paths[i])}: {failures[i]}" for i in sorted(failures))
     keep = [i for i in range(len(paths)) if i not in failures]
     if not keep:
-        counts = f"{listing.file_count} files, {len(listing.images)} with an image extension"
+        counts = f"{pluralize(listing.file_count, 'file')}, {len(listing.images)} with an image extension"
         raise AAGError(f"no readable image in {folder}: {counts}" + (f" (first: {skipped[0]})" if skipped else ""))
     labels = None
     if names is not None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from aag.errors import AAGError
+from aag.text import pluralize
 
 _CHUNK = 64  # images per partial sum
 
@@ -29,8 +30,8 @@ class ImageSet:
 
     def __post_init__(self) -> None:
         images, labels, who = self.images, self.labels, f"image set {self.name!r} ({self.split})"
-        if images.dtype != torch.uint8:
-            raise AAGError(f"{who}: images are {images.dtype}, expected torch.uint8 with values 0..255")
+        if not isinstance(images, torch.Tensor) or images.dtype != torch.uint8:
+            raise AAGError(f"{who}: images are {_kind(images)}, expected a tensor of torch.uint8 with values 0..255")
         if images.ndim != 4 or images.shape[2] != images.shape[3]:
             raise AAGError(f"{who}: images have the shape {list(images.shape)}, expected squares [N, C, S, S]")
         if not images.numel():
@@ -39,8 +40,8 @@ class ImageSet:
             raise AAGError(f"{who}: images are not contiguous; call .contiguous() on them first")
         if labels is None:
             return
-        if labels.dtype != torch.int64 or labels.ndim != 1:
-            raise AAGError(f"{who}: labels are {labels.dtype} {list(labels.shape)}, expected torch.int64 [N]")
+        if not isinstance(labels, torch.Tensor) or labels.dtype != torch.int64 or labels.ndim != 1:
+            raise AAGError(f"{who}: labels are {_kind(labels)}, expected a tensor of torch.int64 [N]")
         if len(labels) != len(images):
             raise AAGError(f"{who}: {len(labels)} labels for {len(images)} images; one label per image is needed")
         low, high = int(labels.min()), int(labels.max())
@@ -49,8 +50,8 @@ class ImageSet:
 
     def __repr__(self) -> str:
         size = f"{self.channels}×{self.image_size}×{self.image_size}"
-        labels = "no labels" if self.labels is None else f"{len(self.classes)} classes"
-        return f"ImageSet({self.name!r}, {self.split}, {len(self)} images of {size}, {labels})"
+        labels = "no labels" if self.labels is None else f"{len(self.classes)} class{'es' * (len(self.classes) != 1)}"
+        return f"ImageSet({self.name!r}, {self.split}, {pluralize(len(self), 'image')} of {size}, {labels})"
 
     def __len__(self) -> int:
         return len(self.images)
@@ -108,3 +109,7 @@ class ImageSet:
         mean, square = sums / (len(self.images) * self.image_size**2)
         std = np.sqrt(np.maximum(square - mean**2, 1.0))
         return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
+
+
+def _kind(value: object) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

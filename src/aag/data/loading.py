@@ -65,7 +65,7 @@ def as_image_sets(
     tensors, make an `ImageSet`. `root` and `image_size` are those of `load`.
     """
     if isinstance(images, str | os.PathLike):
-        return load_pair(Path(images) if not isinstance(images, str) else images, root=root, image_size=image_size)
+        return load_pair(images if isinstance(images, str) else Path(images), root=root, image_size=image_size)
     check_options(image_size)
     train, test = images if isinstance(images, tuple | list) and len(images) == 2 else (images, None)
     train_set = _as_image_set(train, "train", image_size)
@@ -87,7 +87,10 @@ def _as_image_set(images: Any, split: str, image_size: int | None) -> ImageSet:
         raise AAGError(f"{name} are {images.dtype}; give uint8 with values 0..255 (floats in [0, 1]: multiply by 255)")
     if images.ndim != 4 or 0 in images.shape:
         raise AAGError(f"{name} have the shape {list(images.shape)}, expected [N, C, H, W] with at least one image")
-    if isinstance(images, np.ndarray):
+    if isinstance(images, torch.Tensor):
+        if images.shape[3] in (1, 3) and images.shape[1] == images.shape[2] != images.shape[3]:
+            raise AAGError(f"{name} have the shape {list(images.shape)}; move their channels: .permute(0, 3, 1, 2)")
+    else:
         images = _channels_first(to_channels_last(images))
     return ImageSet("images", _make_square(images, image_size, name), split=split)
 
@@ -114,6 +117,8 @@ def _load_splits(
     source: str | Path, splits: Collection[str], root: str | Path | None, image_size: int | None, limit: int | None
 ) -> dict[str, ImageSet]:
     check_options(image_size, limit)
+    if not isinstance(source, str | Path):
+        raise AAGError(f"the source is {source!r}; expected a path or one of {', '.join(DATASETS)}")
     if isinstance(source, str) and source in DATASETS:
         dataset = DATASETS[source]
         name, found = source, read_dataset(dataset, [split for split in splits if split in dataset.splits], root)

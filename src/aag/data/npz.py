@@ -13,7 +13,7 @@ import numpy as np
 
 from aag.data.arrays import SplitArrays, to_channels_last
 from aag.data.datasets import SPLITS
-from aag.errors import AAGError
+from aag.errors import AAGError, first_line
 from aag.files import atomic_write_path
 
 
@@ -27,12 +27,10 @@ def read(path: Path, splits: Collection[str]) -> dict[str, SplitArrays]:
             return _read(path, content, splits)
     except AAGError:
         raise
-    except OSError as error:
-        raise AAGError(f"cannot read {path}: {error.strerror or error}") from None
     except MemoryError:
         raise AAGError(f"{path} does not fit into memory; use fewer or smaller images") from None
     except Exception as error:  # damaged bytes make zipfile and NumPy raise nearly anything
-        reason = str(error).split("\n")[0] or type(error).__name__
+        reason = first_line(error)
         if "allow_pickle" in reason:
             reason = "it contains pickled objects, which are not read; save plain uint8 and integer arrays"
         raise AAGError(f"cannot read {path}: {reason}") from None

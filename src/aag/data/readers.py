@@ -18,7 +18,7 @@ import numpy as np
 from aag.data.archive import check_md5, read_members
 from aag.data.arrays import SplitArrays
 from aag.data.datasets import Dataset, StoredFiles
-from aag.errors import AAGError
+from aag.errors import AAGError, first_line
 
 SHEET_COLUMNS = 50
 
@@ -128,8 +128,7 @@ def _unpickle(raw: bytes, path: Path) -> dict[Any, Any]:
     except AAGError as error:
         raise AAGError(f"{path} contains {error}") from None
     except Exception as error:  # damaged bytes make an unpickler raise nearly anything
-        reason = str(error).split("\n")[0] or type(error).__name__
-        raise AAGError(f"{path} is damaged ({reason}); delete it and fetch again") from None
+        raise AAGError(f"{path} is damaged ({first_line(error)}); delete it and fetch again") from None
     if not isinstance(content, dict):
         raise AAGError(f"{path} contains a {type(content).__name__}, expected a dict; it is a different file")
     return content
@@ -145,8 +144,8 @@ def read_svhn(dataset: Dataset, files: StoredFiles) -> dict[str, SplitArrays]:
         try:
             content = loadmat(path, variable_names=["X", "y"])
         except Exception as error:  # damaged bytes make scipy raise nearly anything
-            reason = str(error).split("\n")[0] or type(error).__name__
-            raise AAGError(f"{path} is not a readable .mat file ({reason}); delete it and fetch again") from None
+            reason = f"is not a readable .mat file ({first_line(error)})"
+            raise AAGError(f"{path} {reason}; delete it and fetch again") from None
         images, digits = content.get("X"), content.get("y")
         if images is None or images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
             raise AAGError(f"{path} contains no X of uint8 [32, 32, 3, N]; it is not a file of SVHN")

@@ -89,7 +89,7 @@ class AAG(Method):
         if settings.auxiliary == "autoaugment":
             policy = AutoAugment(settings.policy)
         flip = 0.5 if settings.flip else 0.0
-        return (basic, basic, AuxiliaryAugment(policy, crop=settings.auxiliary_crop, flip=flip))
+        return (basic, basic, AuxiliaryAugment(policy, settings.auxiliary_crop, flip))  # type: ignore[arg-type]
 
     def describe_views(self) -> str:
         if self.settings.auxiliary in ("none", "basic"):

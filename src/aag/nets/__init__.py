@@ -9,7 +9,9 @@ from aag.nets.encoder import Encoder, build, parameter_count
 from aag.nets.files import load, save
 from aag.nets.layers import eval_mode
 from aag.nets.spec import EncoderSpec, NetworkSettings
+from aag.nets.support import unsupported_reason
 
 __all__ = [
     "NETWORKS", "Encoder", "EncoderSpec", "NetworkSettings", "build", "eval_mode", "load", "parameter_count", "save",
+    "unsupported_reason",
 ]  # fmt: skip

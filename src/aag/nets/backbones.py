@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, first_line, unknown
 from aag.nets.alexnet import alexnet, alexnet_ip
 from aag.nets.amdim import AMDIMNet
 from aag.nets.layers import eval_mode
@@ -68,9 +68,9 @@ def _from_timm(name: str, spec: EncoderSpec) -> Backbone:
     if not timm.is_model(model_name):
         matches = get_close_matches(model_name, {*NETWORKS, *timm.list_models()}, cutoff=0.5)
         raise unknown("network", name, matches or NETWORKS, "timm's models go by their timm names")
-    settings: dict[str, Any] = {"pretrained": False, "num_classes": 0} | (
-        {"in_chans": spec.channels} if spec.channels != 3 else {}
-    )
+    settings: dict[str, Any] = {"pretrained": False, "num_classes": 0}
+    if spec.channels != 3:
+        settings["in_chans"] = spec.channels
     try:
         try:
             module = timm.create_model(model_name, **settings, img_size=spec.image_size)
@@ -102,5 +102,4 @@ def _feature_dim(module: nn.Module, spec: EncoderSpec, name: str) -> int:
 
 
 def _unfit(name: str, spec: EncoderSpec, error: Exception) -> AAGError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return AAGError(f"{name} cannot take {spec.image_size}×{spec.image_size} images: {reason}")
+    return AAGError(f"{name} cannot take {spec.image_size}×{spec.image_size} images: {first_line(error)}")

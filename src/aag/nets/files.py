@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import nn
 
-from aag.errors import AAGError
+from aag.errors import AAGError, first_line
 from aag.files import write_bytes
 from aag.nets.encoder import Encoder, build
 from aag.nets.spec import CUSTOM, EncoderSpec
@@ -51,7 +51,7 @@ def load(
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except (SafetensorError, OSError) as error:
-        raise AAGError(f"{path} is not a safetensors file, or is damaged: {_first_line(error)}") from error
+        raise AAGError(f"{path} is not a safetensors file, or is damaged: {first_line(error)}") from error
     if SPEC not in metadata:
         raise AAGError(f"{path} holds no AAG encoder: its header has no {SPEC!r}")
 
@@ -70,8 +70,4 @@ def load(
     try:
         return encoder.to(device).eval()
     except (RuntimeError, AssertionError) as error:  # no such device, or torch built without it
-        raise AAGError(f"cannot use device {str(device)!r}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        raise AAGError(f"cannot use device {str(device)!r}: {first_line(error)}") from error

@@ -1,8 +1,8 @@
 """Train an encoder with kernels: each ConvNorm and Linear layer, with its surroundings, as one autograd function.
 
 Inside `with Fused(encoder, dtype, optimizer):` the encoder's layers run on kernels: activations in `dtype`; weights,
-statistics and the gradients of both in float32. The plain layers are the reference. `unsupported_reason(encoder)` says
-whether the kernels compute the same as an encoder's plain layers.
+statistics and the gradients of both in float32. The plain layers are the reference;
+encoders for which the kernels would compute something else are refused.
 """
 
 from typing import Any
@@ -20,8 +20,6 @@ from aag.nets.kernel_context import BackwardOptimizer, KernelContext
 from aag.nets.layers import ConvNorm, GhostBatchNorm2d, Linear, count_groups
 from aag.nets.support import unsupported_reason
 
-__all__ = ["BackwardOptimizer", "Fused", "unsupported_reason"]
-
 CHANNELS_LAST = torch.channels_last
 
 
@@ -35,6 +33,8 @@ class Fused(KernelContext):
     """
 
     def __init__(self, encoder: Encoder, dtype: torch.dtype, optimizer: BackwardOptimizer | None = None) -> None:
+        if reason := unsupported_reason(encoder):
+            raise AAGError(f"the kernels cannot train this encoder: {reason}")
         super().__init__(encoder.mean.device, dtype, optimizer)
         self.encoder = encoder
         if optimizer and not all(parameter.requires_grad for parameter in encoder.parameters()):

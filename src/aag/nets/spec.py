@@ -3,11 +3,11 @@
 import json
 from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError
+from aag.settings import Range, check_fields
 
-HEADS = ("auto", "linear", "mlp", "none")
 EDGES = "-edges"  # suffix of a network that sees edges instead of colours
 SOBEL = "+sobel"  # suffix of a pair of networks: one sees colours, one sees edges
 CUSTOM = "custom:"  # prefix of a user's own backbone
@@ -21,25 +21,20 @@ class NetworkSettings:
     network: str = "resnet18"
     """resnet18, resnet50, alexnet, alexnet-ip, amdim, or any timm model (timm/NAME where the name is also one of ours).
     NAME-edges sees edges instead of colours; NAME+sobel is a pair of networks, one for colours and one for edges."""
-    width: int | None = 64
+    width: Annotated[int, Range(at_least=1)] | None = 64
     """Channels of the first stage (ResNets and amdim only)."""
-    head: str = "auto"
+    head: Literal["auto", "linear", "mlp", "none"] = "auto"
     """linear: one layer. mlp: SimCLR's projection head. none: the embedding is the features.
     auto: mlp on resnet50, linear on other networks."""
-    embedding: int = 128
+    embedding: Annotated[int, Range(at_least=1)] = 128
     """Dimensions of the embedding, which the loss compares. With --head none it has the features' dimensions."""
-    bn_group_size: int = 0
+    bn_group_size: Annotated[int, Range(at_least=0)] = 0
     """Images per group in ghost batch norm: in training, each group has its own statistics. 0: the whole batch."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.network, str) or not self.network:
-            raise AAGError(f"network must be a name such as resnet18, got {self.network!r}")
-        if self.head not in HEADS:
-            raise unknown("head", str(self.head), HEADS)
-        if self.width is not None:
-            _check_integer("width", self.width, 1)
-        _check_integer("embedding", self.embedding, 1)
-        _check_integer("bn_group_size", self.bn_group_size, 0)
+        check_fields(self)
+        if not self.network:
+            raise AAGError("--network is empty; use a name such as resnet18")
         if self.bn_group_size == 1:
             raise AAGError("--bn-group-size 1 leaves batch norm nothing to compare; use 0 for the whole batch")
 
@@ -70,7 +65,7 @@ class NetworkSettings:
 class EncoderSpec(NetworkSettings):
     """Everything that defines an encoder except its weights."""
 
-    image_size: int = 32
+    image_size: Annotated[int, Range(at_least=1)] = 32
     """Side of the square images in pixels. AlexNet and most transformers take no other size."""
     mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)
     """Mean of each channel, for images in [0, 1] (default: CIFAR-10)."""
@@ -78,10 +73,9 @@ class EncoderSpec(NetworkSettings):
     """Standard deviation of each channel (default: CIFAR-10)."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_integer("image_size", self.image_size, 1)
         for name in ("mean", "std"):
             object.__setattr__(self, name, _channel_values(name, getattr(self, name)))
+        super().__post_init__()
         if len(self.mean) != len(self.std):
             raise AAGError(f"mean and std must have one number per channel, got {self.mean} and {self.std}")
 
@@ -105,11 +99,6 @@ class EncoderSpec(NetworkSettings):
         if unexpected := sorted(set(values) - {field.name for field in fields(cls)}):
             raise AAGError(f"unknown fields in an encoder's description: {', '.join(unexpected)} (from a newer aag?)")
         return cls(**values)
-
-
-def _check_integer(name: str, value: Any, smallest: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
-        raise AAGError(f"{name} must be a whole number of at least {smallest}, got {value!r}")
 
 
 def _channel_values(name: str, values: Any) -> tuple[float, ...]:

@@ -1,10 +1,12 @@
 """Which encoders the kernels can train: those whose every module is exactly one of ours, with nothing overridden."""
 
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from aag.nets.alexnet import AlexNet
 from aag.nets.encoder import Encoder
@@ -16,9 +18,16 @@ _TYPES: tuple[type[nn.Module], ...] = (
     Linear, nn.BatchNorm1d, ScaleBatchNorm1d, GhostBatchNorm1d, nn.ModuleList, nn.Sequential, nn.Flatten, nn.ReLU,
     nn.Identity,
 )  # fmt: skip
-# The methods as they were defined: assigning to a class overrides them, too.
-_METHODS = {kind: (kind.forward, kind.__call__) for kind in _TYPES}
-_NORMALISE = Encoder.normalise
+
+
+def _methods(kind: type[nn.Module]) -> dict[str, object]:
+    names = (name for name in dir(kind) if name == "__call__" or not name.startswith("__"))
+    return {name: method for name in names if isinstance(method := getattr(kind, name), FunctionType | property)}
+
+
+# The methods as they were defined: assigning to a class overrides them, too. `aag.nets` imports this module, so nobody
+# can have assigned to one of our classes before.
+_METHODS = {kind: _methods(kind) for kind in _TYPES}
 
 
 def unsupported_reason(encoder: nn.Module) -> str:
@@ -35,19 +44,26 @@ def _reasons(encoder: nn.Module) -> Iterator[str]:
         name = "timm's networks" if package == "timm" else f"the backbone {type(encoder.backbone).__name__}"
         yield f"none for {name}"
         return
-    if type(encoder).normalise is not _NORMALISE or "normalise" in vars(encoder):
-        yield "Encoder.normalise is overridden"
+    if _has_any_global_hook():
+        yield "all modules have hooks"
     for name, module in encoder.named_modules():
         kind = type(module)
         if kind not in _METHODS:
             yield f"none for {kind.__name__} ({name})"
-        elif (kind.forward, kind.__call__) != _METHODS[kind] or "forward" in vars(module):
-            yield f"the forward of {name or 'the encoder'} is overridden"
-        elif name and _has_hooks(module):
+            continue
+        for method, original in _METHODS[kind].items():
+            if getattr(kind, method, None) is not original or method in vars(module):
+                yield f"{method} of {name or 'the encoder'} is overridden"
+        if name and _has_hooks(module):
             yield f"{name} has hooks"
-    for name, weight in encoder.named_parameters():
+    weights = list(encoder.named_parameters(remove_duplicate=False))
+    if len({weight for _, weight in weights}) < len(weights):
+        yield "several layers share a weight"
+    for name, weight in weights:
         if weight.dtype != torch.float32:
             yield f"weights in {weight.dtype}"
+        elif type(weight) is not nn.Parameter:
+            yield f"{name} is a {type(weight).__name__}"
         elif weight._backward_hooks or weight._post_accumulate_grad_hooks:
             yield f"{name} has gradient hooks"
     yield from _layer_reasons(encoder.backbone, encoder.training)
@@ -68,7 +84,8 @@ def _layer_reasons(backbone: nn.Module, training: bool) -> Iterator[str]:
             yield "a convolution with groups, dilation or other padding than zeros"
         if conv.out_channels % 16:
             yield f"a width of {conv.out_channels} is no multiple of 16"
-        if norm.weight is None or norm.bias is None or norm.running_mean is None or norm.momentum is None:
+        tracks = norm.track_running_stats and norm.running_mean is not None and norm.momentum is not None
+        if norm.weight is None or norm.bias is None or not tracks:
             yield "a batch norm without weights, running statistics or momentum"
         if norm.training != training:
             yield "a batch norm frozen in eval mode"

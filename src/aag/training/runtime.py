@@ -9,7 +9,7 @@ from torch import nn
 
 from aag.errors import AAGError
 from aag.kernels import unavailable_reason
-from aag.nets.support import unsupported_reason
+from aag.nets import unsupported_reason
 from aag.settings import Precision
 from aag.text import pluralize
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from aag.errors import AAGError
 from aag.kernels import dry_run
 from aag.methods import Method, StepOutput
-from aag.nets import Encoder
+from aag.nets import Encoder, unsupported_reason
 from aag.settings import TrainSettings
 from aag.training.batches import Batch
 from aag.training.graph import replace_memsets
@@ -171,9 +171,10 @@ class Step:
         whole = all(weight.requires_grad for weight in self.encoder.parameters())
         inside = self.runtime.fused_step and whole and settings.accumulate == 1 and not settings.clip_grad
         trained = Fused(self.encoder, self.runtime.dtype, optimizer if inside and optimizer.fused_rule else None)
-        # Encoders that a method keeps for itself are not trained, but change after every step.
-        others = [part for part in self.method.modules() if isinstance(part, Encoder)]
-        return [trained, *(Fused(part, self.runtime.dtype) for part in others)]
+        # Encoders that a method keeps for itself are not trained, but change after every step. The kernels may not
+        # support each of them, such as a teacher with another network.
+        others = [part for part in self.method.modules() if isinstance(part, Encoder) and part.training]
+        return [trained, *(Fused(part, self.runtime.dtype) for part in others if not unsupported_reason(part))]
 
     def _capture(self, until: str, first: bool, last: bool) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         batch = self._inputs

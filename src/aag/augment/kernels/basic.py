@@ -8,9 +8,9 @@ from torch import Tensor
 
 from aag.augment.base import Augmentation
 from aag.augment.basic import BasicAugment
+from aag.augment.kernels import is_unchanged
 from aag.augment.kernels.crop import TILE, sample_crop, store_pixels
 from aag.augment.kernels.draws import COLUMNS, draw
-from aag.augment.kernels.support import is_unchanged
 from aag.kernels import launch
 
 CONTRAST = tl.constexpr(1)  # as numbered in colour.ORDERS

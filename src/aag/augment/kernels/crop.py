@@ -9,8 +9,8 @@ from torch import Tensor
 from aag.augment.auxiliary import FIRST_SLOT, AuxiliaryAugment
 from aag.augment.base import Augmentation
 from aag.augment.geometry import FILL
+from aag.augment.kernels import is_unchanged
 from aag.augment.kernels.draws import COLUMNS, draw
-from aag.augment.kernels.support import is_unchanged
 from aag.kernels import launch
 
 TILE = 1024  # pixels per iteration

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from aag.augment.autoaugment import AutoAugment, OpPolicy, OpSlots, OpTable, RandAugment
 from aag.augment.base import Augmentation, to_dtype, to_uint8
+from aag.augment.kernels import is_unchanged
 from aag.augment.kernels.ops import apply_ops
-from aag.augment.kernels.support import is_unchanged
 from aag.augment.ops import op_parameters
 from aag.kernels import launch
 from aag.kernels.rng import uniform
