@@ -13,7 +13,7 @@ Submodules load on first use, so that importing the package, and the command lin
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from aag import augment, data, evaluate, losses, methods, nets, serving, training

@@ -14,7 +14,6 @@ from aag.text import pluralize
 
 Json = dict[str, Any]
 SECTIONS = ("data", "encoder", "method", "train")  # of the settings
-IGNORED = {".lock"}  # files that do not count in an empty folder
 
 
 class Run:
@@ -73,7 +72,7 @@ class Run:
             if not os.path.isdir(self.folder):
                 raise AAGError(f"{self.folder} is a file, not a run folder; choose another --out")
             with explain_write_errors(self.folder):
-                found = sorted(set(os.listdir(self.folder)) - IGNORED)
+                found = sorted(name for name in os.listdir(self.folder) if not _is_ours(name))
             if found:
                 raise AAGError(
                     f"{self.folder} is not empty and not a run: it holds {found[0]!r}"
@@ -161,6 +160,11 @@ class Run:
         """Drop rows, such as those after the checkpoint that a run resumes from: they will be logged again."""
         lines = "".join(json.dumps(row) + "\n" for row in self.metrics() if wanted(row))
         write_bytes(self.metrics_file, lines.encode())
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file is a lock, or a file being written, of a run that another process is starting."""
+    return name == ".lock" or (name.startswith(".") and name.endswith(".tmp"))
 
 
 def flatten(settings: Mapping[str, Any]) -> Json:

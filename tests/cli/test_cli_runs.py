@@ -280,4 +280,4 @@ def test_a_folder_without_pictures_is_told_in_one_line(tmp_path):
     (tmp_path / "empty").mkdir()
     assert "no readable image in" in refused("train", "--data", tmp_path / "empty")
     (tmp_path / "empty" / "a.png").write_bytes(b"x")
-    assert "1 files, 1 with an image extension" in refused("train", "--data", tmp_path / "empty")
+    assert "1 file, 1 with an image extension" in refused("train", "--data", tmp_path / "empty")

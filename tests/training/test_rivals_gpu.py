@@ -2,14 +2,29 @@
 
 import pytest
 import torch
-from small_runs import losses, stop_after
-from test_rivals import SMALL, VICREG, train_small
+from small_runs import SmallRuns, losses, stop_after
+from test_rivals import VICREG
 
-from aag.training import checkpoint
+from aag.training import TrainResult, checkpoint
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 COMPILED = ("super-and", "amdim")  # by torch.compile: half a minute each
+# What makes a method small enough for a run of seconds on a tiny set, besides the defaults of `SmallRuns`.
+SMALL: dict[str, dict] = {
+    "instance": {},
+    "isif": {},
+    "simclr": {},
+    "moco": {"queue": 32, "bn_group_size": 8},
+    "and": {"rounds": 2},
+    "super-and": {"rounds": 2, "network": "resnet18+sobel"},
+    "deepcluster": {"clusters": 5},
+    "amdim": {"network": "amdim", "width": 2},
+}
 WITH_KERNELS = [name for name in SMALL if name not in COMPILED]
+
+
+def train_small(tiny: SmallRuns, method: str, out: str = "run", **changes: object) -> TrainResult:
+    return tiny.train(out, method=method, **{"warmup_epochs": 0, **SMALL.get(method, {}), **changes})
 
 
 @pytest.mark.parametrize("method", WITH_KERNELS)
