@@ -184,7 +184,7 @@ def _save(
         for axes in grid.flat[len(charts) :]:
             axes.axis("off")
         for chart, axes in zip(charts, grid.flat, strict=False):
-            if titles and len(charts) > 1:
+            if titles and len(charts) > 1 and isinstance(chart, ScatterChart):  # a line chart's axes say it
                 axes.set_title(chart.title, fontsize="medium")
             if chart.is_empty:
                 axes.axis("off")
