@@ -87,5 +87,5 @@ def test_missing_labels_give_an_error_with_the_remedy(encoder, sets, unlabelled)
 
 
 def test_a_missing_test_split_is_an_error(encoder, sets):
-    with pytest.raises(AAGError, match=r"noise has no test part, and evaluation needs one; .*test/ beside train/"):
+    with pytest.raises(AAGError, match=r"noise has no test split, and evaluation needs one; .*test/ next to train/"):
         evaluate_encoder(encoder, sets[0], None)

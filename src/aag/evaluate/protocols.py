@@ -1,4 +1,4 @@
-"""The paper's two evaluations of an encoder, each number with its protocol beside it."""
+"""The paper's two evaluations of an encoder, each number with its protocol."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def evaluate_encoder(
             "(class subfolders, or labels in the .npz)"
         )
     if test_set is None:
-        raise AAGError(f"{train_set.name} has no test part, and evaluation needs one; give it test/ beside train/")
+        raise AAGError(f"{train_set.name} has no test split, and evaluation needs one; add test/ next to train/")
     assert test_set.labels is not None
     device = encoder.mean.device
     train_labels, test_labels = train_set.labels.to(device), test_set.labels.to(device)

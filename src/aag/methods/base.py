@@ -137,7 +137,7 @@ class Method(nn.Module):
         return None
 
     def reinitialized_parameters(self) -> tuple[Tensor, ...]:
-        """Return the parameters that `before_epoch` has set anew: their optimizer state is cleared."""
+        """Return the parameters that `before_epoch` re-initialized: their optimizer state is cleared."""
         return ()
 
     def after_step(self, encoder: Encoder, *carry: Tensor) -> None:

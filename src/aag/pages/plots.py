@@ -210,8 +210,8 @@ def _draw_lines(chart: LineChart, axes: "Axes") -> None:
         axes.plot(xs, ys, dashes, color=colour, label=line.name, **marker)
         for place, (x, y) in enumerate(line.points if chart.mark_points else ()):
             # Where no line runs: below the lower of two lines, and below a point whose neighbours are higher.
-            beside = [ys[other] for other in (place - 1, place + 1) if 0 <= other < len(ys)] or [y]
-            below = line.colour == 0 if several else sum(beside) / len(beside) > y
+            neighbours = [ys[other] for other in (place - 1, place + 1) if 0 <= other < len(ys)] or [y]
+            below = line.colour == 0 if several else sum(neighbours) / len(neighbours) > y
             offset = (0, -13 if below else 6)
             axes.annotate(f"{y:.2f}", (x, y), offset, textcoords="offset points", ha="center", color=colour)
     axes.set_xlabel(chart.x_label)

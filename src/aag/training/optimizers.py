@@ -48,7 +48,7 @@ class Optimizer:
 
     @torch.no_grad()
     def reset(self, parameters: Iterable[Tensor]) -> None:
-        """Clear the state of parameters that were initialized anew."""
+        """Clear the state of parameters that were re-initialized."""
         for parameter in parameters:
             for tensors in self._state.values():
                 tensors[parameter].zero_()

@@ -14,7 +14,7 @@ from aag.training.settings import DataSettings, RunSettings
 
 DEMO = Recipe(
     about="a narrow ResNet-18 on the bundled sample, for a CPU",
-    expect="kNN from 24 to 39, in 2 minutes on two cores",
+    expect="kNN from 24 to 40, in a minute on two cores",
     options={"width": 8, "epochs": 9, "batch_size": 32, "lr": 0.12},
     knn_every=3,
 )

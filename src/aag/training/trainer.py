@@ -313,7 +313,7 @@ class Trainer:
         nets.save(self.encoder, self.run.encoder_file, {"epoch": str(self.progress.epoch)})
 
     def _resume(self) -> bool:
-        """Load the run's checkpoint. False: training starts anew."""
+        """Load the run's checkpoint. False: there is none."""
         run = self.run
         if run is None:
             return self.position()["step"] > 0
