@@ -1,6 +1,7 @@
 """Records: one JSON file per finished run, from which all tables are made. A number carries what made it."""
 
 import json
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def make_record(run: Run) -> dict[str, Any]:
     if evaluation.get("epoch", 0) < epochs:
         raise AAGError(
             f"{run.folder} was evaluated at epoch {evaluation.get('epoch', 0)} of {epochs}: "
-            f"finish its training, then run aag evaluate {run.folder} again"
+            f"finish its training, then run aag evaluate {shlex.quote(str(run.folder))} again"
         )
     summary = summarize(run, epochs)
     by_epoch = [row for row in rows if row["kind"] == "epoch"]

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,7 @@ class Run:
                 if different.keys() == {"epochs"}:
                     advice = (
                         "this schedule depends on the number of epochs, so the run cannot be extended; "
-                        f"to train on from its weights use --from {self.folder} with another --out"
+                        f"to train on from its weights use --from {shlex.quote(str(self.folder))} with another --out"
                     )
                 raise AAGError(f"{self.folder} holds a run with other settings ({'; '.join(told)}); {advice}")
         elif os.path.exists(self.folder):
@@ -119,7 +120,7 @@ class Run:
 
     def evaluation(self) -> Json:
         if not os.path.exists(self.evaluation_file):
-            raise AAGError(f"{self.folder} is not evaluated; run aag evaluate {self.folder}")
+            raise AAGError(f"{self.folder} is not evaluated; run aag evaluate {shlex.quote(str(self.folder))}")
         return self._read(self.evaluation_file)
 
     def _read(self, path: Path) -> Json:
