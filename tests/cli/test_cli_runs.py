@@ -149,7 +149,7 @@ def test_a_run_that_has_saved_no_encoder_yet_is_named(tmp_path):
 def test_a_run_is_extended_where_its_schedule_allows_that(trained, npz):
     told = refused(*trained.command, "--epochs", 3)
     assert "epochs 2 there, 3 here" in told
-    assert f"use --from {trained.folder} with another --out" in told
+    assert f"use --from {shlex.quote(str(trained.folder))} with another --out" in told
     words = ["train", "--data", npz, *QUICK, "--batch-size", 48, "--out", "run"]
     assert aag_(*words, "--epochs", 1, "--schedule", "constant").code == 0
     ran = aag_(*words, "--epochs", 2, "--schedule", "constant")
