@@ -8,6 +8,10 @@ class AAGError(Exception):
     """A mistake that the user can correct. The command line prints its one line and no traceback."""
 
 
+class KernelsUnsupportedError(AAGError):
+    """What the kernels cannot compute and plain PyTorch can: training falls back on it."""
+
+
 def unknown(what: str, name: str, known: Iterable[str], hint: str = "") -> AAGError:
     """Return the error for a name that is not among the known ones; it proposes similar names."""
     names = sorted(known)

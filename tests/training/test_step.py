@@ -1,6 +1,7 @@
 """Steps with clipped, accumulated and frozen gradients, and a trainer of objects made by hand."""
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from torch.nn.utils import clip_grad_norm_
 import aag
 from aag import AAGError
 from aag.data import ImageSet
+from aag.errors import KernelsUnsupportedError
 from aag.methods import Method, load_method
 from aag.nets import Encoder
 from aag.runs import Run
 from aag.settings import TrainSettings
 from aag.training import Callback, Trainer
 from aag.training.schedule import learning_rate
+from aag.training.step import Step
 
 
 @pytest.fixture
@@ -217,3 +220,34 @@ def test_wrong_parts_are_refused(images, photographs):
             Trainer(*parts)
     with pytest.raises(AAGError, match="Trainer takes run of type Run, not str"):
         make(images, "runs/mine")
+
+
+@pytest.mark.parametrize(
+    "error", [KernelsUnsupportedError("the encoder runs more than once per step"), RuntimeError("x")]
+)
+def test_what_only_the_kernels_cannot_do_falls_back(images, monkeypatch, error):
+    def fail(step: Step, make_batch: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Step, "warm_up", fail)
+    trainer = make(images)
+    trainer.runtime = replace(trainer.runtime, kernels=True, fused_step=True)
+    monkeypatch.setattr(Step, "_make_fused", lambda step: [])
+    trainer.prepare()
+    trainer.warm_up()
+    trainer.close()
+    assert trainer.runtime.is_plain
+    assert str(error) in trainer.runtime.reason
+
+
+def test_a_mistake_in_the_method_is_raised_and_not_worked_around(images, monkeypatch):
+    def fail(step: Step, make_batch: object) -> None:
+        raise AAGError("wrong loss")
+
+    monkeypatch.setattr(Step, "warm_up", fail)
+    trainer = make(images)
+    trainer.runtime = replace(trainer.runtime, compile=True)
+    trainer.prepare()
+    with pytest.raises(AAGError, match="wrong loss"):
+        trainer.warm_up()
+    trainer.close()

@@ -13,6 +13,7 @@ import numpy as np
 
 from aag.bench.plan import Plan
 from aag.bench.timing import measure
+from aag.data import DATASETS
 
 COMMANDS = {
     "python -c pass": ["-c", "pass"],  # Python's own share of the two below
@@ -47,7 +48,7 @@ def _first_steps(plan: Plan, cache: Path) -> list[dict[str, Any]]:
     case = plan.training[0]
     with tempfile.TemporaryDirectory(prefix="aag-bench-") as folder:
         data = plan.data
-        if data == "sample" and plan.cuda and not plan.quick:
+        if data in DATASETS and DATASETS[data].bundled and plan.cuda and not plan.quick:
             data = str(Path(folder) / "images.npz")  # CIFAR-10's size: loading and the first kNN take time, too
             _write_images(plan, Path(data))
         job = {

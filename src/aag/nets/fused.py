@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aag.errors import AAGError
+from aag.errors import KernelsUnsupportedError
 from aag.kernels import launch
 from aag.kernels import norm as kernels
 from aag.kernels.stem import PATCH, im2col
@@ -34,13 +34,17 @@ class Fused(KernelContext):
 
     def __init__(self, encoder: Encoder, dtype: torch.dtype, optimizer: BackwardOptimizer | None = None) -> None:
         if reason := unsupported_reason(encoder):
-            raise AAGError(f"the kernels cannot train this encoder: {reason}")
+            raise KernelsUnsupportedError(f"the kernels cannot train this encoder: {reason}")
         super().__init__(encoder.mean.device, dtype, optimizer)
         self.encoder = encoder
         if optimizer and not all(parameter.requires_grad for parameter in encoder.parameters()):
-            raise AAGError("frozen weights cannot be updated during backward; use Fused without an optimizer")
+            raise KernelsUnsupportedError(
+                "frozen weights cannot be updated during backward; use Fused without an optimizer"
+            )
         if not all(w.is_contiguous(memory_format=CHANNELS_LAST) for w in encoder.parameters() if w.ndim == 4):
-            raise AAGError("the kernels need weights that are channels last; use encoder.to(memory_format=...)")
+            raise KernelsUnsupportedError(
+                "the kernels need weights that are channels last; use encoder.to(memory_format=...)"
+            )
         self.layers: list[ConvNormLayer | LinearLayer] = []
         for module in encoder.modules():
             if isinstance(module, ConvNorm):
@@ -70,7 +74,7 @@ class Fused(KernelContext):
         """Raise if a layer runs twice while backward updates its weights: the first update would spoil the second."""
         if self.optimizer is not None and torch.is_grad_enabled():
             if layer in self._seen:
-                raise AAGError("the encoder runs more than once per step")
+                raise KernelsUnsupportedError("the encoder runs more than once per step")
             self._seen.add(layer)
 
     def _patches(self, images: Tensor) -> Tensor:
@@ -256,7 +260,9 @@ def _convolve(layer: ConvNormLayer, x: Tensor) -> tuple[Tensor, Tensor, Tensor, 
     and whether the sums are of differences from the first row.
     """
     if not layer.norm.training:
-        raise AAGError("the kernels compute batch norm in training mode only; this encoder has one in eval mode")
+        raise KernelsUnsupportedError(
+            "the kernels compute batch norm in training mode only; this encoder has one in eval mode"
+        )
     groups = count_groups(len(x), layer.group_size)
     z, partial = layer.convolution.forward(x, groups)
     channels = z.shape[1]

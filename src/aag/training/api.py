@@ -11,12 +11,11 @@ from torch import nn
 from aag import data
 from aag.data import ImageSet
 from aag.errors import AAGError
-from aag.files import write_bytes
 from aag.methods import Method, register_method
 from aag.nets import Encoder
 from aag.runs import Run, RunSummary, summarize
 from aag.settings import Range, Settings
-from aag.training.callbacks import KNN, Callback
+from aag.training.callbacks import KNN, Callback, ListSkipped
 from aag.training.encoders import build_encoder
 from aag.training.recipes import check_unused, choose_recipe, find_recipe, recipe_settings, run_name
 from aag.training.runtime import choose_precision, choose_threads, find_device
@@ -149,16 +148,17 @@ def train_run(
         run=run,
         run_name=name,
         run_settings=settings.to_json(),
-        callbacks=(KNN(train_set, test_set, execution.knn_every), *callbacks),
+        callbacks=(
+            ListSkipped(train_set.skipped + (test_set.skipped if test_set else ())),
+            KNN(train_set, test_set, execution.knn_every),
+            *callbacks,
+        ),
         device=device,
         compile=execution.compile,
         checkpoint_minutes=execution.checkpoint_minutes,
         should_stop=should_stop,
     )
     complete = trainer.fit()
-    skipped = train_set.skipped + (test_set.skipped if test_set else ())
-    if skipped:
-        write_bytes(run.skipped_file, "".join(f"{line}\n" for line in skipped).encode())
     return TrainResult(run, encoder, summarize(run, settings.train.epochs), complete)
 
 

@@ -1,6 +1,7 @@
 """What happens next to the steps: callbacks are told of every event and may log numbers of their own."""
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from aag.data import ImageSet
 from aag.errors import AAGError
 from aag.evaluate import knn_accuracy
+from aag.files import write_bytes
 
 if TYPE_CHECKING:
     from aag.training.trainer import Trainer
@@ -30,6 +32,17 @@ class Callback:
 
     def on_log(self, trainer: "Trainer", row: dict[str, Any]) -> None:
         """For every row that is logged, by training or by a callback."""
+
+
+class ListSkipped(Callback):
+    """Write the files that could not be read, one per line, to the run's skipped.txt."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = lines
+
+    def on_start(self, trainer: "Trainer") -> None:
+        if self.lines and trainer.run:
+            write_bytes(trainer.run.skipped_file, "".join(f"{line}\n" for line in self.lines).encode())
 
 
 class KNN(Callback):

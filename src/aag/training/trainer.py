@@ -12,7 +12,7 @@ from torch import Tensor
 
 from aag import kernels, nets
 from aag.data import DATASETS, ImageSet
-from aag.errors import AAGError
+from aag.errors import AAGError, KernelsUnsupportedError, first_line
 from aag.methods import Method, MethodContext
 from aag.nets import Encoder, NetworkSettings
 from aag.provenance import provenance
@@ -166,12 +166,13 @@ class Trainer:
                     warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
                     self.step.warm_up(lambda: self.batches.first(self.progress.epoch))
                 break
-            except (AAGError, torch.cuda.OutOfMemoryError):
+            except torch.cuda.OutOfMemoryError:
                 raise
             except Exception as error:
-                reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+                if isinstance(error, AAGError) and not isinstance(error, KernelsUnsupportedError):
+                    raise  # a mistake in the method, which no other way of computing mends
                 state = self.step.state()
-                self._build_step(self.runtime.fallback(reason))
+                self._build_step(self.runtime.fallback(first_line(error)[:120]))
                 self.step.load_state(state)
         return time.monotonic() - started
 
