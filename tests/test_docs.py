@@ -13,7 +13,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from aag import nets
-from aag.cli import COMMANDS
+from aag.cli import command_names
 from aag.cli.parsing import ALIASES
 from aag.methods import load_method, methods
 from aag.nets import NetworkSettings
@@ -126,7 +126,7 @@ def known_options():
         *(kind.settings_type for kind in methods().values()),
         load_method(f"{ROOT / 'examples' / 'vicreg.py'}:VICReg").settings_type,
     ]
-    for command in COMMANDS:
+    for command in command_names():
         module = import_module(f"aag.cli.{command}")
         settings += [
             kind for kind in vars(module).values() if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__")

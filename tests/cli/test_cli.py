@@ -11,7 +11,7 @@ import pytest
 from commands import aag_, python_m_aag, refused
 
 import aag
-from aag.cli import COMMANDS, main
+from aag.cli import command_names, main
 from aag.cli.train import parse_train
 from aag.methods import methods
 from aag.nets import NetworkSettings
@@ -26,7 +26,7 @@ def test_help_names_every_command_and_a_first_step(words, capsys):
     assert main(words) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    assert all(re.search(rf"^  aag {command} ", said.out, re.MULTILINE) for command in COMMANDS)
+    assert all(re.search(rf"^  aag {command} ", said.out, re.MULTILINE) for command in command_names())
     assert "Try:  aag train" in said.out
     assert max(map(len, said.out.splitlines())) <= 100
 

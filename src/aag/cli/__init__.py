@@ -11,38 +11,53 @@ from typing import Any
 from aag import __version__
 from aag.errors import AAGError, unknown
 
-USAGE = """\
-usage: aag COMMAND [options]
+COMMANDS = {  # by what a user wants to do
+    "Train": {
+        "train": "train an encoder on a folder of images, an .npz or a known data set",
+        "evaluate": "weighted kNN and linear evaluation of a run, by the paper's protocols",
+    },
+    "Look up": {
+        "data": "list data sets and where they are stored; aag data fetch NAME downloads one",
+        "methods": "list the methods, with their settings and references",
+        "recipes": "list the recipes (named settings), with what to expect of each",
+    },
+    "Reproduce": {
+        "reproduce": "the paper's tables and figures: what each needs, what is done; runs the rest",
+        "bench": "speed and memory of every stage here, compared with a DataLoader pipeline",
+    },
+}
 
-Image representations without labels, on one modest GPU, with small batches.
 
-  aag train       train an encoder on a known data set, a folder of images or an .npz
-  aag evaluate    weighted kNN and linear evaluation of a run, by the paper's protocols
-  aag data        list data sets and where they are stored; aag data fetch NAME downloads one
-  aag methods     list the methods, with their settings and references
-  aag recipes     list the recipes (named settings), with what to expect of each
-  aag reproduce   the paper's tables and figures: what each needs, what is done; runs the rest
-  aag bench       speed and memory of every stage here, compared with a DataLoader pipeline
-
+def usage() -> str:
+    lines = ["usage: aag COMMAND [options]", "", "Image representations without labels, on one modest GPU.", ""]
+    for title, commands in COMMANDS.items():
+        lines += [f"{title}:", *(f"  aag {name:<11} {about}" for name, about in commands.items()), ""]
+    return (
+        "\n".join(lines)
+        + """
   aag COMMAND --help   options of a command          aag --version
 
 Try:  aag train                                  (the bundled sample, on a CPU, in under 3 minutes)
       aag train --data cifar10 --recipe paper    (the paper's AAG, on one GPU)
 """
-COMMANDS = ("train", "evaluate", "data", "methods", "recipes", "reproduce", "bench")
+    )
+
+
+def command_names() -> list[str]:
+    return [name for commands in COMMANDS.values() for name in commands]
 
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
-            print(USAGE, end="")
+            print(usage(), end="")
             return 0
         if arguments[0] in ("-V", "--version"):
             print(f"aag {__version__}")
             return 0
-        if arguments[0] not in COMMANDS:
-            raise unknown("command", arguments[0], COMMANDS)
+        if arguments[0] not in command_names():
+            raise unknown("command", arguments[0], command_names())
         # Schedulers send SIGTERM: let it stop like Ctrl-C.
         with _handle(signal.default_int_handler, signal.SIGTERM):
             with _hold_signals():

@@ -1,6 +1,7 @@
 """`ImageSet`: the type that every source of images is loaded into."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,6 +20,7 @@ class ImageSet:
 
     C may be any number of channels; what is decoded from files has 3. Images are square (H = W), because the networks
     and the augmentations expect squares. `skipped` has one line "path: reason" per file that could not be read.
+    `names` are the files' paths relative to their folder, one per image; empty where images do not come from files.
     """
 
     name: str
@@ -27,6 +29,7 @@ class ImageSet:
     classes: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     split: str = "train"
+    names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         images, labels, who = self.images, self.labels, f"image set {self.name!r} ({self.split})"
@@ -38,6 +41,8 @@ class ImageSet:
             raise AAGError(f"{who}: it contains no images")
         if not images.is_contiguous():
             raise AAGError(f"{who}: images are not contiguous; call .contiguous() on them first")
+        if self.names and len(self.names) != len(images):
+            raise AAGError(f"{who}: {len(self.names)} names for {len(images)} images; one name per image is needed")
         if labels is None:
             return
         if not isinstance(labels, torch.Tensor) or labels.dtype != torch.int64 or labels.ndim != 1:

@@ -81,7 +81,8 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return features [N, F] and L2-normalised embeddings [N, D], float32 on the encoder's device.
 
-        images: [N, C, H, W] or one image [C, H, W], on any device; they are moved batch by batch.
+        images: [N, C, H, W] or one image [C, H, W], on any device; they are moved batch by batch. Images of the spec's
+        `resize_size` are cropped to their centre.
         batch_size: by default, about a million pixels per batch.
         dtype: for example torch.bfloat16, runs the network under autocast on a GPU. A CPU stays in float32: it gains
         little, and where a virtual machine promises matrix instructions it lacks, bfloat16 kills the process.
@@ -116,6 +117,10 @@ class Encoder(nn.Module):
             raise AAGError(f"{expected}; got shape {list(images.shape)}")
         if images.dtype != torch.uint8 and not images.is_floating_point():
             raise AAGError(f"{expected}; got {images.dtype}")
+        source = self.spec.source_size
+        if source != size and images.shape[2:] == (source, source):
+            start = (source - size) // 2
+            images = images[:, :, start : start + size, start : start + size]
         if images.shape[2:] != (size, size) and (self._fixed_size or not any_size):
             height, width = images.shape[2:]
             raise AAGError(

@@ -71,6 +71,8 @@ class EncoderSpec(NetworkSettings):
     """Mean of each channel, for images in [0, 1] (default: CIFAR-10)."""
     std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)
     """Standard deviation of each channel (default: CIFAR-10)."""
+    resize_size: Annotated[int, Range(at_least=1)] | None = None
+    """Side that files are resized to before the centre crop of `image_size`. None: the same, no crop."""
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -78,6 +80,13 @@ class EncoderSpec(NetworkSettings):
         super().__post_init__()
         if len(self.mean) != len(self.std):
             raise AAGError(f"mean and std must have one number per channel, got {self.mean} and {self.std}")
+        if self.resize_size is not None and self.resize_size < self.image_size:
+            raise AAGError(f"resize_size {self.resize_size} is smaller than image_size {self.image_size}")
+
+    @property
+    def source_size(self) -> int:
+        """Side of the images before the centre crop, as they are stored."""
+        return self.resize_size or self.image_size
 
     @property
     def channels(self) -> int:
