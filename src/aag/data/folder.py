@@ -30,7 +30,7 @@ _TEST_NAMES = ("test", "val", "valid", "validation")
 
 
 @dataclass
-class _Listing:
+class Listing:
     """The files below a folder. Image paths are relative to it and use "/"."""
 
     images: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ def read(
     """Return the requested splits that the folder contains. `limit` is the number of images to decode per split."""
     size = DEFAULT_SIZE if image_size is None else image_size
     folders = _split_folders(folder)
-    listings = {split: _list_images(path) for split, path in folders.items()}
+    listings = {split: list_images(path) for split, path in folders.items()}
     if "test" in listings and not listings["test"].images and not listings["test"].skipped:
         del folders["test"], listings["test"]
     labelled = {split: _has_class_folders(listing) for split, listing in listings.items()}
@@ -82,9 +82,9 @@ def _is_image(name: str) -> bool:
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in readable_extensions()
 
 
-def _list_images(folder: Path) -> _Listing:
+def list_images(folder: Path) -> Listing:
     """List every image below a folder. Links are followed, but no folder is visited twice, and none above `folder`."""
-    listing = _Listing()
+    listing = Listing()
     visited = {_identity(parent) for parent in folder.resolve().parents}
     pending = [""]
     while pending:
@@ -96,7 +96,7 @@ def _list_images(folder: Path) -> _Listing:
             visited.add(identity)
             children = sorted(os.scandir(folder / inside), key=lambda entry: entry.name)
         except OSError as error:
-            listing.skipped.append(f"{_printable(inside) or '.'}: {error.strerror or error}")
+            listing.skipped.append(f"{printable(inside) or '.'}: {error.strerror or error}")
             continue
         subfolders = []
         for child in children:
@@ -110,7 +110,7 @@ def _list_images(folder: Path) -> _Listing:
             if _is_image(child.name):
                 listing.images.append(relative)
             elif os.path.splitext(child.name)[1].lower() in _UNSUPPORTED:
-                listing.skipped.append(f"{_printable(relative)}: Pillow cannot read this format; convert it to JPEG")
+                listing.skipped.append(f"{printable(relative)}: Pillow cannot read this format; convert it to JPEG")
         pending += reversed(subfolders)
     listing.images.sort()
     return listing
@@ -130,19 +130,19 @@ def _class_folder(image: str) -> str:
     return image.split("/", 1)[0]
 
 
-def _has_class_folders(listing: _Listing) -> bool:
+def _has_class_folders(listing: Listing) -> bool:
     """Return whether most images are in subfolders."""
     return 2 * sum("/" in image for image in listing.images) > len(listing.images)
 
 
-def _skip_unclassified(listing: _Listing) -> None:
+def _skip_unclassified(listing: Listing) -> None:
     """Move images outside every class folder to the skipped files."""
     loose = [image for image in listing.images if "/" not in image]
-    listing.skipped += [f"{_printable(image)}: not in a class folder" for image in loose]
+    listing.skipped += [f"{printable(image)}: not in a class folder" for image in loose]
     listing.images = [image for image in listing.images if "/" in image]
 
 
-def _decode_all(folder: Path, listing: _Listing, names: list[str] | None, size: int, limit: int | None) -> SplitArrays:
+def _decode_all(folder: Path, listing: Listing, names: list[str] | None, size: int, limit: int | None) -> SplitArrays:
     paths = [listing.images[i] for i in select_indices(len(listing.images), limit)]
     try:
         # A view [N, H, W, 3] of channels-first memory: the tensor needs no copy.
@@ -163,7 +163,7 @@ def _decode_all(folder: Path, listing: _Listing, names: list[str] | None, size: 
         # Images that Pillow warns about are either decoded or listed as skipped.
         warnings.simplefilter("ignore")
         run_in_threads(decode_range, len(paths), chunk=16)
-    skipped = tuple(listing.skipped) + tuple(f"{_printable(paths[i])}: {failures[i]}" for i in sorted(failures))
+    skipped = tuple(listing.skipped) + tuple(f"{printable(paths[i])}: {failures[i]}" for i in sorted(failures))
     keep = [i for i in range(len(paths)) if i not in failures]
     if not keep:
         counts = f"{pluralize(listing.file_count, 'file')}, {len(listing.images)} with an image extension"
@@ -172,10 +172,10 @@ def _decode_all(folder: Path, listing: _Listing, names: list[str] | None, size: 
     if names is not None:
         numbers = {name: i for i, name in enumerate(names)}
         labels = np.array([numbers[_class_folder(paths[i])] for i in keep], np.int64)
-    classes = tuple(_printable(name) for name in names or ())
+    classes = tuple(printable(name) for name in names or ())
     return SplitArrays(images[keep] if failures else images, labels, classes, skipped)
 
 
-def _printable(name: str) -> str:
+def printable(name: str) -> str:
     """Replace the characters of a file name that a terminal cannot print."""
     return "".join(letter if letter.isprintable() else "?" for letter in name)
