@@ -47,9 +47,10 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, titl
 def decoding_progress(console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
     """Yield the `progress` that `aag.data.load` takes: a bar that appears while files are decoded.
 
-    What the loader logs meanwhile, such as the size of the decoded images, is printed above it.
+    What the loader logs meanwhile, such as the size of the decoded images, is printed above it. Without a console, both
+    go to standard error, where they do not mix with results.
     """
-    console = console or make_console()
+    console = console or Console(markup=False, emoji=False, stderr=True)
     columns = (TextColumn("decoding"), BarColumn(bar_width=14), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
     handler, log = _PrintRecords(console), logging.getLogger("aag.data")
     level, propagate = log.level, log.propagate

@@ -41,6 +41,9 @@ class Execution(Settings):
     """Epochs between kNN evaluations; 0: only before and after training. They never steer training."""
     checkpoint_minutes: Annotated[float, Range(at_least=0)] = 1.0
     """Minutes between checkpoints; one is also written at the end and on Ctrl-C."""
+    images_on: Literal["auto", "device", "host"] = "auto"
+    """device: images are copied to the GPU before training; host: read ahead from memory or disk while training.
+    auto: host where they take more than a third of the GPU's free memory."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ def train(
     data_root: str | Path | None = None,
     knn_every: int | None = None,
     checkpoint_minutes: float = 1.0,
+    images_on: Literal["auto", "device", "host"] = "auto",
     callbacks: Iterable[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
     **options: Any,
@@ -78,8 +82,9 @@ def train(
     """
     sets = None
     if not isinstance(images, str | Path):
-        chosen = {name: options[name] for name in ("image_size", "labels", "holdout") if name in options}
-        sets = data.as_image_sets(images, **chosen)
+        chosen = {name: options[name] for name in ("labels", "holdout") if name in options}
+        size = options.get("resize_size") or options.get("image_size")
+        sets = data.as_image_sets(images, image_size=size, **chosen)
     source = str(images) if sets is None else sets[0].name
     made = method if isinstance(method, Method) else None
     kind = type(method) if isinstance(method, Method) else method
@@ -103,6 +108,7 @@ def train(
         Path(data_root) if data_root else None,
         find_recipe(recipe, settings.method).knn_every if knn_every is None else knn_every,
         checkpoint_minutes,
+        images_on,
     )
     return train_run(
         settings,
@@ -141,7 +147,8 @@ def train_run(
     known = settings.data.image_size or (run.settings()["data"]["image_size"] if run.exists() else None)
     run.check(settings.replace(image_size=known).to_json())  # before anything slow
     train_set, test_set = sets or load_sets(settings, execution.data_root, decoding_progress)
-    settings = settings.replace(image_size=train_set.image_size)  # which only the images can tell
+    if not settings.data.resize_size:
+        settings = settings.replace(image_size=train_set.image_size)  # which only the images can tell
     on_loaded((train_set, test_set))
     encoder = build_encoder(settings, train_set, backbone)
     choose_threads(device)
@@ -161,6 +168,7 @@ def train_run(
         device=device,
         compile=execution.compile,
         checkpoint_minutes=execution.checkpoint_minutes,
+        images_on=execution.images_on,
         should_stop=should_stop,
     )
     complete = trainer.fit()
@@ -175,7 +183,7 @@ def load_sets(
     return data.load_pair(
         chosen.source,
         root=root,
-        image_size=chosen.image_size,
+        image_size=chosen.source_size,
         labels=chosen.labels,
         holdout=chosen.holdout,
         progress=progress,
