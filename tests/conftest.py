@@ -5,14 +5,15 @@ from functools import cache
 # Before torch: test processes run side by side, and threads that wait for a busy core cost more than they bring. The
 # environment is inherited by the commands that tests start; it also keeps training from choosing a number itself.
 os.environ["OMP_NUM_THREADS"] = "1"
-# Decoded images go to a folder of their own, not to the developer's cache. Data sets in AAG_DATA are used if it is set.
-_cache = tempfile.TemporaryDirectory(prefix="aag-tests-", ignore_cleanup_errors=True)
-os.environ["AAG_DATA"] = os.environ.get("AAG_DATA") or _cache.name
 
 import pytest
 import torch
 
 torch.set_num_threads(1)
+
+# Decoded images go to a folder of their own, not to the developer's cache. Data sets in AAG_DATA are used if it is set.
+_cache = tempfile.TemporaryDirectory(prefix="aag-tests-", ignore_cleanup_errors=True)
+os.environ["AAG_DATA"] = os.environ.get("AAG_DATA") or _cache.name
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import numpy as np
 from aag.data.decode import UnreadableImageError, decode
 from aag.data.summary import ChunkSummary, summarize_chunk
 
-_CHUNK_BYTES = 2**21  # of decoded pixels
+CHUNK_BYTES = 2**21  # of decoded pixels
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def decode_chunk(folder: Path, paths: Sequence[str], size: int) -> Chunk:
 def decode_files(folder: Path, paths: Sequence[str], size: int) -> Iterator[Chunk]:
     """Yield the chunks of all files, decoded on all cores. Only a few chunks are in memory at a time."""
     workers = os.cpu_count() or 1
-    chunk = max(1, min(256, _CHUNK_BYTES // (3 * size * size), -(-len(paths) // (4 * workers))))
+    chunk = max(1, min(256, CHUNK_BYTES // (3 * size * size), -(-len(paths) // (4 * workers))))
     starts = iter(range(0, len(paths), chunk))
     pending: deque[Future[Chunk]] = deque()
     pool = ThreadPoolExecutor(workers)
