@@ -27,11 +27,12 @@ from typing import IO, Any
 import numpy as np
 
 from aag.data.arrays import run_in_threads
-from aag.data.datasets import data_root
 from aag.data.decoding import Chunk, decode_files
+from aag.data.stores import store_root
 from aag.data.summary import PixelSummary, content_hash, summarize_chunk
 from aag.errors import AAGError
 from aag.files import atomic_write_path
+from aag.text import readable_bytes
 
 Progress = Callable[[int, int], None]  # files done, files in all
 _log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class Store:
         absolute = os.fsencode(os.path.abspath(source))
         slot = hashlib.sha256(b"\0".join((absolute, f"{size} {variant}".encode()))).hexdigest()[:12]
         name = re.sub(r"\W+", "-", os.path.basename(os.fsdecode(absolute))).encode("utf-8", "replace").decode()
-        self.root = data_root(root) / "images"
+        self.root = store_root(root)
         self.folder = self.root / f"{name[:40]}-{size}-{slot}"
         self.key = listing_key(source, paths, size)
         self.pixels, self.journal = self.folder / f"{self.key}.u8", self.folder / f"{self.key}.jsonl"
@@ -258,33 +259,6 @@ def hash_files(folder: Path, paths: Sequence[str], root: str | Path | None = Non
     except OSError as error:
         _log.warning("cannot write %s: %s", file, error.strerror or error)
     return hashes
-
-
-def list_stores(root: str | Path | None = None) -> dict[Path, int]:
-    """Return the folder of each store and its size in bytes."""
-    found = {}
-    with suppress(OSError):
-        for folder in sorted((data_root(root) / "images").iterdir()):
-            if folder.is_dir():
-                found[folder] = sum(entry.stat().st_size for entry in folder.iterdir())
-    return found
-
-
-def clear_stores(root: str | Path | None = None) -> int:
-    """Delete all stores; return the bytes freed. Images are decoded again when they are needed."""
-    stores = list_stores(root)
-    for folder in stores:
-        shutil.rmtree(folder, ignore_errors=True)
-    return sum(stores.values())
-
-
-def readable_bytes(count: float) -> str:
-    """3 kB, 983 MB, 12.3 GB."""
-    for unit in ("bytes", "kB", "MB"):
-        if count < 999.5:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} GB"
 
 
 def _add(state: _State, chunk: Chunk) -> None:
