@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from aag.cli.output import make_console
+from aag.cli.output import decoding_progress, make_console
 from aag.cli.parsing import options_of, parse_sections
 from aag.data.datasets import DATASETS
 from aag.errors import AAGError
@@ -41,7 +41,7 @@ class Request:
 def run(arguments: list[str]) -> int:
     request = parse_train(arguments)
     console = make_console()
-    with stop_on_signals() as should_stop, Progress(console) as progress:
+    with stop_on_signals() as should_stop, Progress(console) as progress, decoding_progress(console) as decoding:
         result = train_run(
             request.settings,
             request.execution,
@@ -49,6 +49,7 @@ def run(arguments: list[str]) -> int:
             callbacks=[progress],
             should_stop=should_stop,
             on_loaded=lambda sets: setattr(progress, "test_set", sets[1]),
+            decoding_progress=decoding,
         )
     _tell(result, request, lambda text="": console.print(text, highlight=False, soft_wrap=True))
     return 0 if result.complete else 130

@@ -82,7 +82,9 @@ def train(
     """
     sets = None
     if not isinstance(images, str | Path):
-        sets = data.as_image_sets(images, image_size=options.get("resize_size") or options.get("image_size"))
+        chosen = {name: options[name] for name in ("labels", "holdout") if name in options}
+        size = options.get("resize_size") or options.get("image_size")
+        sets = data.as_image_sets(images, image_size=size, **chosen)
     source = str(images) if sets is None else sets[0].name
     made = method if isinstance(method, Method) else None
     kind = type(method) if isinstance(method, Method) else method
@@ -131,8 +133,12 @@ def train_run(
     callbacks: Iterable[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
     on_loaded: Callable[[Sets], None] = lambda sets: None,
+    decoding_progress: Callable[[int, int], None] | None = None,
 ) -> TrainResult:
-    """Train by settings: resolve them, check the run folder, load what is named and not given, and train."""
+    """Train by settings: resolve them, check the run folder, load what is named and not given, and train.
+
+    `decoding_progress(done, total)` is called while files of a folder are decoded.
+    """
     check_unused(settings, recipe)
     name = run_name(settings, recipe)
     device = find_device(execution.device)
@@ -140,7 +146,7 @@ def train_run(
     run = Run(execution.out or Path("runs") / name)
     known = settings.data.image_size or (run.settings()["data"]["image_size"] if run.exists() else None)
     run.check(settings.replace(image_size=known).to_json())  # before anything slow
-    train_set, test_set = sets or load_sets(settings, execution.data_root)
+    train_set, test_set = sets or load_sets(settings, execution.data_root, decoding_progress)
     if not settings.data.resize_size:
         settings = settings.replace(image_size=train_set.image_size)  # which only the images can tell
     on_loaded((train_set, test_set))
@@ -169,6 +175,16 @@ def train_run(
     return TrainResult(run, encoder, summarize(run, settings.train.epochs), complete)
 
 
-def load_sets(settings: RunSettings, root: Path | None = None) -> Sets:
-    """Load the train and the test images of a run."""
-    return data.load_pair(settings.data.source, root=root, image_size=settings.data.source_size)
+def load_sets(
+    settings: RunSettings, root: Path | None = None, progress: Callable[[int, int], None] | None = None
+) -> Sets:
+    """Load the train and the test images of a run. `progress(done, total)` is called while files are decoded."""
+    chosen = settings.data
+    return data.load_pair(
+        chosen.source,
+        root=root,
+        image_size=chosen.source_size,
+        labels=chosen.labels,
+        holdout=chosen.holdout,
+        progress=progress,
+    )

@@ -46,14 +46,15 @@ class ListSkipped(Callback):
 
 
 class KNN(Callback):
-    """Weighted kNN of labelled test images among the un-augmented training images. It never steers training."""
+    """Weighted kNN of labelled test images among the labelled training images, not augmented. Never steers training."""
 
     def __init__(self, train: ImageSet, test: ImageSet | None, every: int = 5) -> None:
         """`every`: epochs between evaluations; 0: only before and after training. Sets without labels are left out."""
         self.train, self.test, self.every = train, test, every
 
     def on_epoch(self, trainer: "Trainer") -> None:
-        if self.test is None or self.train.labels is None or self.test.labels is None:
+        train_labels, test_labels = self.train.labels, self.test.labels if self.test else None
+        if self.test is None or train_labels is None or test_labels is None:
             return
         ends = trainer.epoch in (0, trainer.settings.epochs)
         if not ends and (self.every == 0 or trainer.epoch % self.every):
@@ -64,6 +65,9 @@ class KNN(Callback):
         test = trainer.encode(self.test.images)[1]
         if not torch.isfinite(train).all():
             raise AAGError("the embeddings are no longer finite; try a lower --lr, with another --out")
-        accuracy = knn_accuracy(train, self.train.labels, test, self.test.labels)
+        among, of = self.train.labelled(), self.test.labelled()
+        accuracy = knn_accuracy(
+            train[among.to(train.device)], train_labels[among], test[of.to(test.device)], test_labels[of]
+        )
         seconds = round(time.monotonic() - started, 3)
         trainer.log({"kind": "knn", **trainer.position(), "knn": accuracy, "evaluation_seconds": seconds})
