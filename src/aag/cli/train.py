@@ -69,7 +69,7 @@ def parse_train(arguments: list[str]) -> Request:
     kind = _command(base, recipe, execution)
     parsed: Any = parse_sections(kind, "train", arguments, about)
     settings = RunSettings(
-        DataSettings(data, parsed.run.image_size),
+        DataSettings(data, **{f.name: getattr(parsed.run, f.name) for f in fields(DataSettings) if f.name != "source"}),
         _collect(NetworkSettings, parsed.network),
         method,
         _collect(type(base.method_settings), parsed.method_options),

@@ -10,32 +10,20 @@
   not read. Hidden files and other kinds of files are ignored.
 """
 
-import os
 import warnings
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from aag.data.arrays import SplitArrays, run_in_threads, select_indices
-from aag.data.decode import UnreadableImageError, decode, readable_extensions
+from aag.data.decode import UnreadableImageError, decode
+from aag.data.listing import Listing, Survey, list_images, no_readable_image, printable, split_folders, survey
 from aag.errors import AAGError
-from aag.text import pluralize
+
+__all__ = ["DEFAULT_SIZE", "Listing", "Survey", "list_images", "printable", "read", "survey"]
 
 DEFAULT_SIZE = 32
-# Formats of photographs that Pillow does not read; their owner wants to know that they are missing.
-_UNSUPPORTED = frozenset({".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".rw2", ".raf"})
-_TEST_NAMES = ("test", "val", "valid", "validation")
-
-
-@dataclass
-class Listing:
-    """The files below a folder. Image paths are relative to it and use "/"."""
-
-    images: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    file_count: int = 0
 
 
 def read(
@@ -43,7 +31,7 @@ def read(
 ) -> dict[str, SplitArrays]:
     """Return the requested splits that the folder contains. `limit` is the number of images to decode per split."""
     size = DEFAULT_SIZE if image_size is None else image_size
-    folders = _split_folders(folder)
+    folders = split_folders(folder)
     listings = {split: list_images(path) for split, path in folders.items()}
     if "test" in listings and not listings["test"].images and not listings["test"].skipped:
         del folders["test"], listings["test"]
@@ -61,69 +49,6 @@ def read(
         for split, path in folders.items()
         if split in splits
     }
-
-
-def _split_folders(folder: Path) -> dict[str, Path]:
-    """Return the folder of each split."""
-    try:
-        children = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError as error:
-        raise AAGError(f"cannot read {folder}: {error.strerror or error}") from None
-    folders = {c.name.lower(): Path(c.path) for c in children if _is_folder(c) and not c.name.startswith(".")}
-    test = next((folders[name] for name in _TEST_NAMES if name in folders), None)
-    if "train" in folders and test is not None:
-        return {"train": folders["train"], "test": test}
-    # `train` as the only folder is a split. Beside other folders it is a class: a vehicle.
-    is_only = len(folders) == 1 and not any(_is_image(child.name) for child in children)
-    return {"train": folders["train"] if is_only and "train" in folders else folder}
-
-
-def _is_image(name: str) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in readable_extensions()
-
-
-def list_images(folder: Path) -> Listing:
-    """List every image below a folder. Links are followed, but no folder is visited twice, and none above `folder`."""
-    listing = Listing()
-    visited = {_identity(parent) for parent in folder.resolve().parents}
-    pending = [""]
-    while pending:
-        inside = pending.pop()
-        try:
-            identity = _identity(folder / inside)
-            if identity in visited:
-                continue
-            visited.add(identity)
-            children = sorted(os.scandir(folder / inside), key=lambda entry: entry.name)
-        except OSError as error:
-            listing.skipped.append(f"{printable(inside) or '.'}: {error.strerror or error}")
-            continue
-        subfolders = []
-        for child in children:
-            if child.name.startswith("."):
-                continue
-            relative = f"{inside}/{child.name}" if inside else child.name
-            if _is_folder(child):
-                subfolders.append(relative)
-                continue
-            listing.file_count += 1
-            if _is_image(child.name):
-                listing.images.append(relative)
-            elif os.path.splitext(child.name)[1].lower() in _UNSUPPORTED:
-                listing.skipped.append(f"{printable(relative)}: Pillow cannot read this format; convert it to JPEG")
-        pending += reversed(subfolders)
-    listing.images.sort()
-    return listing
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    # entry.is_dir() raises for a link to itself; os.path.isdir returns False.
-    return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = os.stat(path)
-    return status.st_dev, status.st_ino
 
 
 def _class_folder(image: str) -> str:
@@ -166,16 +91,10 @@ def _decode_all(folder: Path, listing: Listing, names: list[str] | None, size: i
     skipped = tuple(listing.skipped) + tuple(f"{printable(paths[i])}: {failures[i]}" for i in sorted(failures))
     keep = [i for i in range(len(paths)) if i not in failures]
     if not keep:
-        counts = f"{pluralize(listing.file_count, 'file')}, {len(listing.images)} with an image extension"
-        raise AAGError(f"no readable image in {folder}: {counts}" + (f" (first: {skipped[0]})" if skipped else ""))
+        raise no_readable_image(folder, listing, skipped[0] if skipped else "")
     labels = None
     if names is not None:
         numbers = {name: i for i, name in enumerate(names)}
         labels = np.array([numbers[_class_folder(paths[i])] for i in keep], np.int64)
     classes = tuple(printable(name) for name in names or ())
     return SplitArrays(images[keep] if failures else images, labels, classes, skipped)
-
-
-def printable(name: str) -> str:
-    """Replace the characters of a file name that a terminal cannot print."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name)

@@ -120,5 +120,5 @@ def _load(
     choose_threads(device)
     encoder = nets.load(run.encoder_file, device=device)
     if sets is None:
-        sets = data.load_pair(source, root=data_root, image_size=encoder.spec.image_size)
+        sets = data.load_pair(source, root=data_root, image_size=encoder.spec.source_size)
     return _Loaded(encoder, sets, device, dtype)

@@ -42,6 +42,9 @@ class Execution(Settings):
     steer training."""
     checkpoint_minutes: Annotated[float, Range(at_least=0)] = 1.0
     """Minutes between checkpoints; one is also written at the end and on Ctrl-C."""
+    images_on: Literal["auto", "device", "host"] = "auto"
+    """device: images are copied to the GPU before training; host: read ahead from memory or disk while training.
+    auto: host where they take more than a third of the GPU's free memory."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ def train(
     data_root: str | Path | None = None,
     knn_every: int | None = None,
     checkpoint_minutes: float = 1.0,
+    images_on: Literal["auto", "device", "host"] = "auto",
     callbacks: Iterable[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
     **options: Any,
@@ -79,7 +83,7 @@ def train(
     """
     sets = None
     if not isinstance(images, str | Path):
-        sets = data.as_image_sets(images, image_size=options.get("image_size"))
+        sets = data.as_image_sets(images, image_size=options.get("resize_size") or options.get("image_size"))
     source = str(images) if sets is None else sets[0].name
     made = method if isinstance(method, Method) else None
     kind = type(method) if isinstance(method, Method) else method
@@ -103,6 +107,7 @@ def train(
         Path(data_root) if data_root else None,
         find_recipe(recipe, settings.method).knn_every if knn_every is None else knn_every,
         checkpoint_minutes,
+        images_on,
     )
     return train_run(
         settings,
@@ -137,7 +142,8 @@ def train_run(
     known = settings.data.image_size or (run.settings()["data"]["image_size"] if run.exists() else None)
     run.check(settings.replace(image_size=known).to_json())  # before anything slow
     train_set, test_set = sets or load_sets(settings, execution.data_root)
-    settings = settings.replace(image_size=train_set.image_size)  # which only the images can tell
+    if not settings.data.resize_size:
+        settings = settings.replace(image_size=train_set.image_size)  # which only the images can tell
     on_loaded((train_set, test_set))
     encoder = build_encoder(settings, train_set, backbone)
     choose_threads(device)
@@ -158,6 +164,7 @@ def train_run(
         device=device,
         compile=execution.compile,
         checkpoint_minutes=execution.checkpoint_minutes,
+        images_on=execution.images_on,
         should_stop=should_stop,
     )
     complete = trainer.fit()
@@ -166,4 +173,4 @@ def train_run(
 
 def load_sets(settings: RunSettings, root: Path | None = None) -> Sets:
     """Load the train and the test images of a run."""
-    return data.load_pair(settings.data.source, root=root, image_size=settings.data.image_size)
+    return data.load_pair(settings.data.source, root=root, image_size=settings.data.source_size)

@@ -17,7 +17,12 @@ def build_encoder(settings: RunSettings, images: ImageSet, backbone: nn.Module |
     """Build the encoder of a run for its images, with new weights."""
     dataset = DATASETS.get(settings.data.source)
     mean, std = (dataset.mean, dataset.std) if dataset else images.statistics()
-    spec = EncoderSpec(**to_json(settings.encoder), image_size=images.image_size, mean=mean, std=std)
+    size, source = settings.data.image_size or images.image_size, images.image_size
+    if (settings.data.source_size or source) != source:
+        raise AAGError(f"--resize-size is {settings.data.source_size}, but the images have {source} pixels a side")
+    spec = EncoderSpec(
+        **to_json(settings.encoder), image_size=size, mean=mean, std=std, resize_size=source if source != size else None
+    )
     return nets.build(spec, seed=settings.train.seed, backbone=backbone)
 
 

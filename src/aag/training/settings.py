@@ -17,7 +17,21 @@ class DataSettings(Settings):
     source: str = "sample"
     """A known data set (aag data lists them), a folder of images, or an .npz file."""
     image_size: Annotated[int, Range(at_least=8, at_most=4096)] | None = None
-    """Side that images are resized to. Default: 32 for a folder, else the images' own."""
+    """Side of the views, and of the images that are evaluated. Default: 32 for a folder, else the images' own."""
+    resize_size: Annotated[int, Range(at_least=8, at_most=4096)] | None = None
+    """Side that images are resized to; views are cropped from that, as in 224 from 256. Default: --image-size."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resize_size and not self.image_size:
+            raise AAGError(f"--resize-size {self.resize_size} needs the --image-size that views are cropped to")
+        if self.resize_size and self.image_size and self.resize_size < self.image_size:
+            raise AAGError(f"--resize-size {self.resize_size} is smaller than --image-size {self.image_size}")
+
+    @property
+    def source_size(self) -> int | None:
+        """Side that images are loaded with."""
+        return self.resize_size or self.image_size
 
 
 @dataclass(frozen=True)

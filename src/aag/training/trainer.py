@@ -22,6 +22,7 @@ from aag.training import checkpoint
 from aag.training.batches import Batches
 from aag.training.callbacks import Callback
 from aag.training.encoders import freeze, load_start_weights
+from aag.training.reading import fits_on_device
 from aag.training.runtime import Runtime, choose_precision, choose_runtime, find_device
 from aag.training.schedule import learning_rate
 from aag.training.step import Step
@@ -59,6 +60,7 @@ class Trainer:
         device: str | torch.device = "auto",
         compile: str = "auto",
         checkpoint_minutes: float = 1.0,
+        images_on: str = "auto",
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         settings = settings or TrainSettings()
@@ -75,8 +77,8 @@ class Trainer:
         self.callbacks, self.should_stop, self.checkpoint_minutes = tuple(callbacks), should_stop, checkpoint_minutes
         if images.channels != 3:
             raise AAGError(f"training takes images of 3 channels; {images.name} has {images.channels}")
-        if encoder.spec.image_size != images.image_size:
-            size, own = encoder.spec.image_size, images.image_size
+        if encoder.spec.source_size != images.image_size:
+            size, own = encoder.spec.source_size, images.image_size
             raise AAGError(f"the encoder is built for images of {size}×{size}; those of {images.name} are {own}×{own}")
         window = settings.accumulate
         if settings.batch_size * window > len(images):
@@ -96,6 +98,7 @@ class Trainer:
             method.setup(MethodContext(encoder, len(images), settings))
         self.runtime = choose_runtime(encoder, device, settings.precision, compile)
         self.run_name, self.run_settings = run_name, run_settings or self._own_settings()
+        self.images_on = images_on
         self.progress = Progress()
         self.history = torch.zeros(0)  # statistics of the current epoch, one row per step
         self._stack = ExitStack()
@@ -133,7 +136,11 @@ class Trainer:
         """Move everything to the device and build the step."""
         for module in (self.encoder, self.method):
             module.to(self.runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.images = self.image_set.images.to(self.runtime.device)
+        self.images = self.image_set.images
+        if self.images_on != "host" and (
+            self.images_on == "device" or fits_on_device(self.images, self.runtime.device)
+        ):
+            self.images = self.images.to(self.runtime.device)
         if self.runtime.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.runtime.device)
         before = self.step.state() if hasattr(self, "step") else None  # of a `fit` that was stopped
@@ -150,7 +157,15 @@ class Trainer:
         if runtime.is_plain:
             self._stack.enter_context(kernels.disabled())
         self.step = Step(self.encoder, self.method, self.settings, runtime)
-        self.batches = Batches(self.images, self.method, self.settings.batch_size, self.settings.seed)
+        self.batches = Batches(
+            self.images,
+            self.method,
+            self.settings.batch_size,
+            self.settings.seed,
+            view_size=self.encoder.spec.image_size,
+            device=self.runtime.device,
+        )
+        self._stack.callback(self.batches.close)
 
     def train_step(self, epoch: int, step: int, lr: float) -> Tensor:
         """Run step 0, 1, … of an epoch and return its statistics."""

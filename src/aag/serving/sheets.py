@@ -1,0 +1,218 @@
+"""Contact sheets: pictures in rows with titles and captions, as a PNG."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from aag.errors import AAGError
+from aag.files import atomic_write_path, explain_write_errors
+
+Colour = tuple[int, int, int]
+PAPER, INK, GREY, FRAME = (255, 255, 255), (20, 20, 24), (110, 110, 120), (224, 224, 230)
+GREEN, BLUE = (24, 140, 70), (40, 90, 200)  # frames: keep; given
+GAP, MARGIN = 10, 16
+TEXT, TITLE, HEADING = 12, 15, 19  # font sizes in pixels
+MAX_PIXELS = 60_000_000  # of a sheet: larger PNGs open in few programs
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A picture with lines of text below it. A coloured frame marks it."""
+
+    picture: np.ndarray | None  # uint8 [H, W, 3]; None: an empty frame, for a file that is gone
+    captions: tuple[str, ...] = ()
+    colour: Colour | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """Pictures below a title."""
+
+    tiles: Sequence[Tile]
+    title: str = ""
+    detail: str = ""  # grey, after the title
+
+
+def make_sheet(sections: Sequence[Section], *, title: str = "", columns: int = 8, size: int = 128) -> Image.Image:
+    """Draw sections below each other, `columns` pictures of `size` pixels per row. Long text is shortened to fit.
+
+    Sections that would make the picture larger than 60 megapixels are left out, and the last line says how many.
+    """
+    columns = max(1, min(columns, max((len(section.tiles) for section in sections), default=1)))
+    columns = max(columns, -(-360 // (size + GAP)))  # room for titles
+    width = 2 * MARGIN + columns * (size + GAP) - GAP
+    limit = MAX_PIXELS // width
+    heights = [_section_height(section, columns, size) for section in sections]
+    top = MARGIN + (HEADING + 2 * GAP if title else 0)
+    shown, height = 0, top
+    for each in heights:
+        if shown and height + each > limit:
+            break
+        shown, height = shown + 1, height + each
+    left_out = len(sections) - shown
+    height += (TITLE + GAP) * bool(left_out) + MARGIN - GAP
+    sheet = Image.new("RGB", (width, height), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    if title:
+        draw_text(draw, (MARGIN, MARGIN), fit_text(title, width - 2 * MARGIN, HEADING), HEADING, INK)
+    y = top
+    for section, each in zip(sections[:shown], heights, strict=False):
+        _draw_section(sheet, draw, section, y, columns, size)
+        y += each
+    if left_out:
+        draw_text(draw, (MARGIN, y), f"and {left_out:,} more", TITLE, GREY)
+    return sheet
+
+
+def write_sheet(path: Path, sheet: Image.Image) -> None:
+    """Write a sheet as PNG, atomically."""
+    if path.suffix.lower() != ".png":
+        raise AAGError(f"a contact sheet is a .png, not {path.name!r}; give a name such as {path.stem}.png")
+    with explain_write_errors(path), atomic_write_path(path) as temporary:
+        sheet.save(temporary, format="PNG")
+
+
+def _caption_lines(section: Section) -> int:
+    return max((len(tile.captions) for tile in section.tiles), default=0)
+
+
+def _tile_height(section: Section, size: int) -> int:
+    return size + GAP + _caption_lines(section) * (TEXT + 4)
+
+
+def _section_height(section: Section, columns: int, size: int) -> int:
+    rows = -(-len(section.tiles) // columns)
+    return (TITLE + GAP if section.title else 0) + rows * _tile_height(section, size) + GAP
+
+
+def _draw_section(
+    sheet: Image.Image, draw: ImageDraw.ImageDraw, section: Section, y: int, columns: int, size: int
+) -> None:
+    if section.title:
+        room = sheet.width - 2 * MARGIN
+        title = fit_text(section.title, room, TITLE)
+        draw_text(draw, (MARGIN, y), title, TITLE, INK)
+        used = text_width(title, TITLE) + GAP
+        if section.detail and room - used > 60:
+            draw_text(draw, (MARGIN + used, y), fit_text(section.detail, room - used, TITLE), TITLE, GREY)
+        y += TITLE + GAP
+    for number, tile in enumerate(section.tiles):
+        x = MARGIN + number % columns * (size + GAP)
+        top = y + number // columns * _tile_height(section, size)
+        _draw_tile(sheet, draw, tile, x, top, size)
+
+
+def _draw_tile(sheet: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, x: int, y: int, size: int) -> None:
+    if tile.picture is None:
+        text = "file is gone"
+        draw_text(draw, (x + (size - text_width(text, TEXT)) // 2, y + size // 2 - TEXT // 2), text, TEXT, GREY)
+    else:
+        picture = Image.fromarray(tile.picture)
+        if picture.size != (size, size):
+            picture = picture.resize((size, size), Image.Resampling.BICUBIC)
+        sheet.paste(picture, (x, y))
+    box = (x - 1, y - 1, x + size, y + size)
+    draw.rectangle(box, outline=tile.colour or FRAME)
+    if tile.colour:
+        draw.rectangle((x - 3, y - 3, x + size + 2, y + size + 2), outline=tile.colour, width=3)
+    for number, caption in enumerate(tile.captions):
+        colour = (tile.colour or INK) if number == 0 else GREY
+        place = (x, y + size + 4 + number * (TEXT + 4))
+        draw_text(draw, place, fit_text(caption, size, TEXT), TEXT, colour)
+
+
+# --- text in any script -----------------------------------------------------------------------------------------------
+
+
+def fit_text(text: str, width: int, size: int) -> str:
+    """Return the text without unprintable characters, shortened in its middle to `width` pixels.
+
+    The end of a path tells most, so two thirds of what remains is the end.
+    """
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    if text_width(text, size) <= width:
+        return text
+    low, high = 0, len(text)  # find the most letters that fit
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if text_width(_shorten(text, middle), size) <= width else (low, middle - 1)
+    return _shorten(text, low)
+
+
+def _shorten(text: str, letters: int) -> str:
+    end = letters * 2 // 3
+    return text[: letters - end] + "…" + (text[len(text) - end :] if end else "")
+
+
+def text_width(text: str, size: int) -> int:
+    return round(sum(font.getlength(run) for font, run in _runs(text, size)))
+
+
+def draw_text(draw: ImageDraw.ImageDraw, place: tuple[float, float], text: str, size: int, colour: Colour) -> None:
+    """Draw one line; each letter in the first font that has it. `place` is its top left corner."""
+    x, y = place
+    for font, run in _runs(text, size):
+        draw.text((x, y + size), run, font=font, fill=colour, anchor="ls")
+        x += font.getlength(run)
+
+
+def _runs(text: str, size: int) -> Iterator[tuple[ImageFont.FreeTypeFont, str]]:
+    """Split text into runs of one font."""
+    for path, letters in groupby(text, key=_font_of):
+        yield _font(path, size), "".join(letters)
+
+
+@cache
+def _font(path: str, size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(path, size)
+
+
+@cache
+def _font_of(letter: str) -> str:
+    """Return the file of the first font that has a letter: DejaVu Sans, the system's, then signs for whole scripts."""
+    bundled = _bundled_fonts()
+    if ord(letter) in _letters(bundled[0]):
+        return bundled[0]
+    others = (*_system_fonts(), *bundled[1:])
+    return next((path for path in others if ord(letter) in _letters(path)), bundled[0])
+
+
+def _bundled_fonts() -> list[str]:
+    """Matplotlib brings DejaVu Sans, and a font that has a sign for every script."""
+    from matplotlib import get_data_path
+
+    folder = Path(get_data_path(), "fonts", "ttf")
+    return [str(folder / name) for name in ("DejaVuSans.ttf", "LastResortHE-Regular.ttf") if (folder / name).exists()]
+
+
+@cache
+def _system_fonts() -> tuple[str, ...]:
+    from matplotlib.font_manager import findSystemFonts
+
+    return tuple(sorted(findSystemFonts(), key=_font_order))
+
+
+def _font_order(path: str) -> tuple[bool, bool, str]:
+    """Sans serif and regular fonts first."""
+    name = Path(path).stem.lower()
+    return "sans" not in name, any(word in name for word in ("bold", "italic", "oblique", "mono", "light")), name
+
+
+@cache
+def _letters(path: str) -> frozenset[int]:
+    """Return the code points that a font has; none where it cannot be used."""
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _font(path, TEXT)  # fonts with bitmaps only have no such size
+            return frozenset(FT2Font(path).get_charmap())
+    except Exception:  # a damaged font is no reason to show nothing
+        return frozenset()

@@ -1,0 +1,306 @@
+"""Embeddings on disk: Parquet, .npz or .csv, one row per image.
+
+Parquet columns: `path` (string), `embedding` (fixed-size list of float32), where asked for `features` (the same) and
+`thumbnail` (struct of JPEG bytes and path, the form that Hugging Face and Embedding Atlas show as a picture), then
+further columns by name. The file's metadata tells the model, its network, the version and the source of the images.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from aag.errors import AAGError, first_line
+from aag.files import atomic_write_path, explain_write_errors
+
+FORMATS = (".parquet", ".npz", ".csv")
+RESERVED = ("path", "embedding", "features", "thumbnail", "thumbnail_offsets", "metadata")
+METADATA = b"aag"  # key of the Parquet file's metadata, which is JSON
+ROW_GROUP = 8192  # rows
+UNIT_TOLERANCE = 1e-3  # of the length of an embedding; others' tables are normalised
+THUMBNAIL = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingTable:
+    """Embeddings of N images, with their names."""
+
+    names: list[str]  # paths relative to the source folder, "/"-separated
+    embeddings: Tensor  # [N, D] float32 on the CPU, unit rows
+    features: Tensor | None = None  # [N, F] float32
+    thumbnails: list[bytes] | None = None  # JPEG; empty where an image has none
+    columns: dict[str, Sequence[Any]] = field(default_factory=dict)  # further columns, one value per image
+    metadata: dict[str, str] = field(default_factory=dict)  # model, network, version, source, …
+
+    def __post_init__(self) -> None:
+        parts = {"embeddings": self.embeddings, "features": self.features, "thumbnails": self.thumbnails}
+        for name, values in (parts | self.columns).items():
+            if values is not None and len(values) != len(self.names):
+                raise AAGError(f"{name} has {len(values)} rows for {len(self.names)} names; one per image is needed")
+        if taken := sorted(set(self.columns) & set(RESERVED)):
+            raise AAGError(f"a further column cannot be called {taken[0]!r}; choose another name")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def write_table(path: str | Path, table: EmbeddingTable) -> None:
+    """Write a table atomically; the extension chooses the format."""
+    write_tables(path, [table])
+
+
+def write_tables(path: str | Path, tables: Iterable[EmbeddingTable]) -> None:
+    """Write tables with the same columns below each other, atomically.
+
+    Parquet and .csv are streamed: only one table is in memory. The metadata is the first table's.
+    """
+    path = Path(path)
+    suffix = check_format(path)
+    with explain_write_errors(path), atomic_write_path(path) as temporary:
+        if suffix == ".npz":
+            _write_npz(temporary, concatenate(list(tables)))
+        else:
+            _stream(temporary, suffix, tables)
+
+
+def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = True) -> EmbeddingTable:
+    """Read a table of any of the formats. Embeddings that are not unit rows are normalised.
+
+    features, thumbnails: False leaves them in the file. If `path` is missing but all its shards are there
+    (`NAME-1-of-8.parquet`, …), they are read as one table.
+    """
+    path = Path(path)
+    suffix = check_format(path)
+    if not path.exists() and (shards := find_shards(path)):
+        return concatenate([read_table(shard, features=features, thumbnails=thumbnails) for shard in shards])
+    read = {".parquet": _read_parquet, ".npz": _read_npz, ".csv": _read_csv}[suffix]
+    leave_out = {name for name, wanted in {"features": features, "thumbnail": thumbnails}.items() if not wanted}
+    try:
+        table = read(path, leave_out)
+    except FileNotFoundError:
+        raise AAGError(f"no such file: {path}") from None
+    except (pa.ArrowException, OSError, ValueError, KeyError, EOFError) as error:
+        raise AAGError(f"cannot read embeddings from {path}: {first_line(error)[:200]}") from error
+    return replace(table, embeddings=_unit_rows(table.embeddings, path))
+
+
+def check_format(path: Path) -> str:
+    """Return the extension of a table's file in lower case, or raise."""
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
+        raise AAGError(f"{path} is no embeddings file; use one of {', '.join(FORMATS)}")
+    return suffix
+
+
+def concatenate(tables: Sequence[EmbeddingTable]) -> EmbeddingTable:
+    """Join tables below each other. The metadata is the first one's."""
+    if len(tables) == 1:
+        return tables[0]
+    first = tables[0]
+    return EmbeddingTable(
+        [name for table in tables for name in table.names],
+        torch.cat([table.embeddings for table in tables]),
+        None if first.features is None else torch.cat([t.features for t in tables if t.features is not None]),
+        None if first.thumbnails is None else [jpeg for table in tables for jpeg in table.thumbnails or ()],
+        {name: [value for table in tables for value in table.columns[name]] for name in first.columns},
+        first.metadata,
+    )
+
+
+def shard_file(path: Path, number: int, count: int) -> Path:
+    """Return the file of shard `number` of `count`: out.parquet → out-3-of-8.parquet."""
+    return path.with_name(f"{path.stem}-{number}-of-{count}{path.suffix}")
+
+
+def find_shards(path: Path) -> list[Path]:
+    """Return the files of all shards of a table, in order; empty where it has none."""
+    pattern = re.compile(re.escape(path.stem) + r"-(\d+)-of-(\d+)" + re.escape(path.suffix))
+    found = [match for match in map(pattern.fullmatch, _file_names(path.parent)) if match]
+    counts = {int(match[2]) for match in found}
+    if not counts:
+        return []
+    count = max(counts)
+    shards = [shard_file(path, number, count) for number in range(1, count + 1)]
+    if len(counts) > 1:
+        raise AAGError(f"{path.parent} holds shards of {path.name} of different counts ({sorted(counts)}); remove some")
+    if missing := [shard for shard in shards if not shard.exists()]:
+        raise AAGError(f"{len(missing)} of {count} shards are missing, first {missing[0]}; run aag embed for them")
+    return shards
+
+
+def _file_names(folder: Path) -> list[str]:
+    return [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+
+
+def _unit_rows(embeddings: Tensor, path: Path) -> Tensor:
+    lengths = torch.linalg.vector_norm(embeddings, dim=1)
+    if not lengths.isfinite().all():
+        raise AAGError(f"{path} holds embeddings with NaN or infinity")
+    return embeddings if ((lengths - 1).abs() < UNIT_TOLERANCE).all() else F.normalize(embeddings, dim=1)
+
+
+# --- Parquet ----------------------------------------------------------------------------------------------------------
+
+
+def to_arrow(table: EmbeddingTable) -> pa.Table:
+    """Return the table as Arrow has it, with the columns of the Parquet file."""
+    arrays: dict[str, pa.Array] = {"path": pa.array(table.names, pa.string())}
+    arrays["embedding"] = _vectors(table.embeddings)
+    if table.features is not None:
+        arrays["features"] = _vectors(table.features)
+    if table.thumbnails is not None:
+        rows = [
+            {"bytes": jpeg, "path": name} if jpeg else None
+            for name, jpeg in zip(table.names, table.thumbnails, strict=True)
+        ]
+        arrays["thumbnail"] = pa.array(rows, THUMBNAIL)
+    for name, values in table.columns.items():
+        arrays[name] = pa.array(values)
+    return pa.table(arrays, metadata={METADATA: json.dumps(table.metadata)})
+
+
+def _vectors(values: Tensor) -> pa.Array:
+    rows = values.detach().to("cpu", torch.float32).contiguous().numpy()
+    return pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
+
+
+def _stream(path: Path, suffix: str, tables: Iterable[EmbeddingTable]) -> None:
+    writer: Any = None
+    try:
+        for table in tables:
+            arrow = to_arrow(table) if suffix == ".parquet" else _wide(table)
+            if writer is None:
+                writer = _open_writer(path, suffix, arrow.schema)
+            arrow = arrow.cast(writer.schema) if suffix == ".parquet" else arrow
+            writer.write_table(arrow, ROW_GROUP) if suffix == ".parquet" else writer.write_table(arrow)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _open_writer(path: Path, suffix: str, schema: pa.Schema) -> Any:
+    if suffix == ".csv":
+        return pa.csv.CSVWriter(path, schema)
+    # Random floats do not compress, and plain pages are read at the disk's speed.
+    return pq.ParquetWriter(path, schema, compression="none", use_dictionary=False)
+
+
+def _read_parquet(path: Path, leave_out: set[str]) -> EmbeddingTable:
+    with pq.ParquetFile(path) as file:
+        wanted = [name for name in file.schema_arrow.names if name not in leave_out]
+        found = file.read(wanted)
+    metadata = json.loads((found.schema.metadata or {}).get(METADATA, b"{}"))
+    return EmbeddingTable(
+        found["path"].to_pylist(),
+        _matrix(found, "embedding"),
+        _matrix(found, "features") if "features" in wanted else None,
+        _pictures(found["thumbnail"]) if "thumbnail" in wanted else None,
+        {name: found[name].to_pylist() for name in wanted if name not in RESERVED},
+        metadata,
+    )
+
+
+def _matrix(found: pa.Table, name: str) -> Tensor:
+    """Return a column of lists of one length as float32 [N, D]."""
+    column, out = found[name], None
+    start = 0
+    for chunk in column.chunks:
+        values = chunk.flatten().to_numpy(zero_copy_only=False)
+        if len(chunk) and (chunk.null_count or len(values) % len(chunk)):
+            raise ValueError(f"column {name} has rows of different lengths")
+        if out is None and len(chunk):
+            out = np.empty((len(column), len(values) // len(chunk)), np.float32)
+        if out is not None:
+            out[start : start + len(chunk)] = values.reshape(len(chunk), out.shape[1])
+        start += len(chunk)
+    if out is None:
+        raise ValueError("it has no rows")
+    return torch.from_numpy(out)
+
+
+def _pictures(column: pa.ChunkedArray) -> list[bytes]:
+    # chunk by chunk: 2 GiB of bytes do not fit into one binary array
+    return [(row or {}).get("bytes") or b"" for chunk in column.chunks for row in chunk.to_pylist()]
+
+
+# --- .csv and .npz ----------------------------------------------------------------------------------------------------
+
+
+def _wide(table: EmbeddingTable) -> pa.Table:
+    """Return columns path, further ones, embedding_0 …, feature_0 …; a .csv holds no thumbnails and no metadata."""
+    arrays: dict[str, Any] = {"path": pa.array(table.names, pa.string())}
+    arrays |= {name: pa.array(values) for name, values in table.columns.items()}
+    for name, values in (("embedding", table.embeddings), ("feature", table.features)):
+        if values is not None:
+            arrays |= {f"{name}_{i}": pa.array(row) for i, row in enumerate(values.cpu().T.contiguous().numpy())}
+    return pa.table(arrays)
+
+
+def _read_csv(path: Path, leave_out: set[str]) -> EmbeddingTable:
+    found = pa.csv.read_csv(
+        path,
+        parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+        convert_options=pa.csv.ConvertOptions(column_types={"path": pa.string()}, strings_can_be_null=False),
+    )
+    numbered = [re.fullmatch(r"(embedding|feature)_(\d+)", name) for name in found.column_names]
+    groups: dict[str, list[str]] = {"embedding": [], "feature": []}
+    for match in sorted((match for match in numbered if match), key=lambda match: int(match[2])):
+        groups[match[1]].append(match[0])
+
+    def matrix(names: list[str]) -> Tensor:
+        return torch.from_numpy(np.stack([found[name].to_numpy().astype(np.float32) for name in names], axis=1))
+
+    used = {"path", *groups["embedding"], *groups["feature"]}
+    if "path" not in found.column_names or not groups["embedding"] or not len(found):
+        raise ValueError("it needs rows with the columns path and embedding_0, embedding_1, …")
+    return EmbeddingTable(
+        found["path"].to_pylist(),
+        matrix(groups["embedding"]),
+        matrix(groups["feature"]) if groups["feature"] and "features" not in leave_out else None,
+        columns={name: found[name].to_pylist() for name in found.column_names if name not in used},
+    )
+
+
+def _write_npz(path: Path, table: EmbeddingTable) -> None:
+    arrays: dict[str, Any] = {"path": np.array(table.names, dtype=np.str_), "embedding": table.embeddings.numpy()}
+    if table.features is not None:
+        arrays["features"] = table.features.numpy()
+    if table.thumbnails is not None:  # one block of bytes and where each picture starts: nothing is pickled
+        arrays["thumbnail"] = np.frombuffer(b"".join(table.thumbnails), np.uint8)
+        arrays["thumbnail_offsets"] = np.cumsum([0, *map(len, table.thumbnails)])
+    for name, values in table.columns.items():
+        arrays[name] = np.array(values)
+        if arrays[name].dtype == object:
+            raise AAGError(f"an .npz cannot hold the column {name!r}; use .parquet")
+    with path.open("wb") as file:
+        np.savez(file, metadata=np.array(json.dumps(table.metadata)), **arrays)
+
+
+def _read_npz(path: Path, leave_out: set[str]) -> EmbeddingTable:
+    with np.load(path, allow_pickle=False) as found:
+        if not {"path", "embedding"} <= set(found) or not len(found["path"]):
+            raise ValueError("it needs rows in the arrays path and embedding")
+        thumbnails = None
+        if "thumbnail" in found and "thumbnail" not in leave_out:
+            pixels, offsets = found["thumbnail"].tobytes(), found["thumbnail_offsets"].tolist()
+            thumbnails = [pixels[a:b] for a, b in pairwise(offsets)]
+        features = found["features"] if "features" in found and "features" not in leave_out else None
+        return EmbeddingTable(
+            found["path"].tolist(),
+            torch.from_numpy(found["embedding"].astype(np.float32)),
+            None if features is None else torch.from_numpy(features.astype(np.float32)),
+            thumbnails,
+            {name: found[name].tolist() for name in found if name not in RESERVED},
+            json.loads(str(found["metadata"])) if "metadata" in found else {},
+        )
