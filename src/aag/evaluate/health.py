@@ -3,8 +3,9 @@
 All are functions of unit embeddings; none needs labels, and none steers training.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -127,3 +128,17 @@ def _check_pair(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     if len(first) != len(second):
         raise AAGError(f"two views of the same images are needed; got {len(first)} and {len(second)} embeddings")
     return first, second
+
+
+# --- judging a run ----------------------------------------------------------------------------------------------------
+
+COLLAPSED_RANK = 1.5  # a direction that all share, and little else
+COLLAPSED_UNIFORMITY = -0.02  # a mean squared distance of about 0.01: cosines of 0.995
+
+
+def is_collapsed(row: Mapping[str, Any]) -> bool:
+    """Whether a logged row says that all images have nearly the same embedding.
+
+    New networks map all images close together, too, so this means nothing before training.
+    """
+    return row["rank"] < COLLAPSED_RANK or row["uniformity"] > COLLAPSED_UNIFORMITY

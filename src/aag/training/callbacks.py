@@ -63,9 +63,7 @@ class KNN(Callback):
         own = self.train is trainer.image_set  # then they are on the device already
         train = trainer.encode(trainer.images if own else self.train.images)[1]
         test = trainer.encode(self.test.images)[1]
-        if not torch.isfinite(train).all():
-            raise AAGError("the embeddings are no longer finite; try a lower --lr, with another --out")
-        accuracy = knn_accuracy(train, self.train.labels, test, self.test.labels)
+        accuracy = knn_accuracy(check_finite(train), self.train.labels, test, self.test.labels)
         seconds = round(time.monotonic() - started, 3)
         trainer.log({"kind": "knn", **trainer.position(), "knn": accuracy, "evaluation_seconds": seconds})
 
@@ -81,10 +79,19 @@ class Health(Callback):
         if len(trainer.image_set) < 3 or not _is_due(trainer, self.every):
             return
         started = time.monotonic()
-        augmentation = trainer.method.augmentations()[0]
-        found = health(lambda views: trainer.encode(views)[1], trainer.images, augmentation, trainer.runtime.device)
+
+        def encode(views: torch.Tensor) -> torch.Tensor:
+            return check_finite(trainer.encode(views)[1])
+
+        found = health(encode, trainer.images, trainer.batches.augmentations[0], trainer.runtime.device)
         seconds = round(time.monotonic() - started, 3)
         trainer.log({"kind": "health", **trainer.position(), **asdict(found), "evaluation_seconds": seconds})
+
+
+def check_finite(embeddings: torch.Tensor) -> torch.Tensor:
+    if not torch.isfinite(embeddings).all():
+        raise AAGError("the embeddings are no longer finite; try a lower --lr, with another --out")
+    return embeddings
 
 
 def _is_due(trainer: "Trainer", every: int) -> bool:
