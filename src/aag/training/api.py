@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import nn
 
-from aag import data
+from aag import data, nets
 from aag.data import ImageSet
 from aag.errors import AAGError
 from aag.evaluate.health import verdict
@@ -190,7 +190,8 @@ def train_run(
         say(f"{'' if plan.choices else 'chosen':<9}{Choice('epochs', settings.train.epochs, reason)}")
     if (for_folder or execution.minutes) and "knn_every" not in given:
         every = evaluation_interval(every, settings.train.epochs)
-    encoder = build_encoder(settings, train_set, backbone)
+    stored = nets.read_spec(run.encoder_file) if settings.train.pretrained and run.checkpoint.exists() else None
+    encoder = build_encoder(settings, train_set, backbone, (stored.mean, stored.std) if stored else None)
     trainer = Trainer(
         encoder,
         method or settings.new_method(),
