@@ -132,14 +132,15 @@ def test_the_name_holds_what_is_given_and_nothing_chosen(folder):
 
 def test_a_folder_trains_by_defaults_and_resumes_exactly(folder, monkeypatch):
     monkeypatch.chdir(folder.parent)
-    options = {"minutes": 0.05, "width": 4, "device": "cpu", "checkpoint_minutes": 0.0}
+    options = {"minutes": 0.02, "width": 4, "device": "cpu", "checkpoint_minutes": 0.0}
     assert not aag.train("photos", **options, should_stop=stop_after(3)).complete
     (run,) = Path("runs").iterdir()
-    assert run.name == "photos-auto-seed0-width=4-minutes=0.05"
+    assert run.name == "photos-auto-seed0-width=4-minutes=0.02"
     epochs = aag.Run(run).settings()["train"]["epochs"]
-    monkeypatch.setattr("aag.training.api.measure_speed", lambda *_, **__: pytest.fail("measured again"))
-    monkeypatch.setattr("aag.training.defaults.survey", lambda *_: pytest.fail("surveyed again"))
-    result = aag.train("photos", **options)
+    with monkeypatch.context() as patch:
+        patch.setattr("aag.training.api.measure_speed", lambda *_, **__: pytest.fail("measured again"))
+        patch.setattr("aag.training.defaults.survey", lambda *_: pytest.fail("surveyed again"))
+        result = aag.train("photos", **options)
     assert result.complete
     assert result.run.folder == Path(run)
     settings = result.run.settings()
@@ -152,7 +153,7 @@ def test_a_folder_trains_by_defaults_and_resumes_exactly(folder, monkeypatch):
 
 def test_minutes_choose_the_epochs_of_any_data(tmp_path, photographs):
     options = {"width": 4, "batch_size": 16, "device": "cpu", "out": tmp_path / "run"}
-    result = aag.train(photographs[:48], minutes=0.05, **options)
+    result = aag.train(photographs[:48], minutes=0.02, **options)
     assert result.complete
     assert result.run.settings()["train"]["epochs"] >= 1
     with pytest.raises(AAGError, match="leave out --epochs or --minutes"):
@@ -173,24 +174,24 @@ def test_a_recipe_that_is_named_is_kept_for_a_folder(folder, tmp_path):
 
 def test_training_starts_from_pretrained_weights_and_resumes_without_them(tmp_path, photographs):
     torch.manual_seed(3)
-    donor = timm.create_model("resnet18", pretrained=False)
+    donor = timm.create_model("test_resnet", pretrained=False)
     save_file(donor.state_dict(), tmp_path / "weights.safetensors")
     options = {
-        "network": "timm/resnet18", "pretrained": str(tmp_path / "weights.safetensors"), "lr": 0.0, "epochs": 2,
+        "network": "test_resnet", "pretrained": str(tmp_path / "weights.safetensors"), "lr": 0.0, "epochs": 2,
         "batch_size": 16, "device": "cpu", "checkpoint_minutes": 0.0,
     }  # fmt: skip
     images = photographs[:32]
     whole = aag.train(images, out=tmp_path / "whole", **options)
     for name, parameter in whole.encoder.backbone.named_parameters():
         assert torch.equal(parameter, donor.get_parameter(name))
-    assert whole.encoder.spec.mean == pytest.approx((0.485, 0.456, 0.406))
+    assert whole.encoder.spec.mean == donor.pretrained_cfg["mean"] == (0.5, 0.5, 0.5)
     assert not aag.train(images, out=tmp_path / "run", **options, should_stop=stop_after(1)).complete
     (tmp_path / "weights.safetensors").unlink()
     assert_same(aag.train(images, out=tmp_path / "run", **options).run, whole.run)
 
 
 def test_a_tag_is_never_trained_from_scratch(tmp_path, photographs, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", lambda *_, **__: 1 / 0)
     with pytest.raises(AAGError, match=r"cannot get the weights timm of resnet18\.a1_in1k"):
         aag.train(photographs[:32], network="resnet18.a1_in1k", out=tmp_path / "run", batch_size=16, device="cpu")
     assert not (tmp_path / "run").exists()

@@ -181,7 +181,7 @@ def train_run(
     if plan.minutes:
         say(f"         measuring the speed, for {plan.minutes:g} minutes of training …")
         speed = measure_speed(
-            settings, (train_set, test_set), seconds=min(10.0, max(2.0, 1.2 * plan.minutes)), method=method,
+            settings, (train_set, test_set), seconds=min(10.0, max(1.0, 3 * plan.minutes)), method=method,
             backbone=backbone, **runtime,
         )  # fmt: skip
         epochs = epochs_within(60 * plan.minutes - speed.start, speed.epoch, speed.evaluation, every)
