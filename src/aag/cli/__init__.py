@@ -16,6 +16,9 @@ COMMANDS = {  # by what a user wants to do
         "train": "train an encoder on a folder of images, an .npz or a known data set",
         "evaluate": "weighted kNN and linear evaluation of a run, by the paper's protocols",
     },
+    "Use an encoder": {
+        "export": "write an encoder for ONNX, TorchScript, timm, plain PyTorch or the Hugging Face Hub, and check it",
+    },
     "Look up": {
         "data": "list data sets and where they are stored; aag data fetch NAME downloads one",
         "methods": "list the methods, with their settings and references",

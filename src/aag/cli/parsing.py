@@ -18,6 +18,7 @@ from aag.settings import describe_type, option
 
 T = TypeVar("T")
 ALIASES = {"--norm-images": "--bn-group-size", "--from": "--start-from"}  # the first until version 0.3
+SHORT = {"-o": "--out"}
 METAVARS = {str: "STR", int: "INT", float: "FLOAT", Path: "PATH"}
 
 
@@ -82,6 +83,8 @@ def parse_sections(kind: type[T], command: str, arguments: Sequence[str], about:
 
 
 def _unalias(word: str) -> str:
+    if word in SHORT:
+        return SHORT[word]
     name, equals, value = word.partition("=")
     name = name.replace("_", "-")
     for old, new in ALIASES.items():
