@@ -202,7 +202,8 @@ class Trainer:
             if not plain:
                 self._tell("on_ready", seconds)
             where = {**provenance(str(self.runtime.device)), "threads": torch.get_num_threads()}
-            self.log({"kind": "start", **self.position(), **where, "runtime": str(self.runtime)})
+            about = {"runtime": str(self.runtime), "images": len(self.image_set)}
+            self.log({"kind": "start", **self.position(), **where, **about})
         if not resumed:
             self._tell("on_epoch")
             self._save()
