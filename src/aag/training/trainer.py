@@ -112,7 +112,10 @@ class Trainer:
                 self.run.start(self.run_settings, self.run_name)
             self._stack.enter_context(torch.random.fork_rng(devices=[]))
             self.prepare()
-            return self._fit()
+            try:
+                return self._fit()
+            finally:
+                self._tell("on_end")
 
     @property
     def epoch(self) -> int:
