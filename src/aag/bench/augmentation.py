@@ -56,8 +56,8 @@ def run(plan: Plan) -> dict[str, Any]:
         "batch": BATCH,
         "protocol": (
             f"uint8 in and out; ours: {plan.threads} threads, chunks as in training, with random keys and indexing; "
-            f"processes, ours and torchvision's: {plan.threads} of one thread, images ready in memory; per core: divided"
-            " by the threads or processes"
+            f"processes, ours and torchvision's: {plan.threads} of one thread, images ready in memory; per core:"
+            " divided by the threads or processes"
         ),
         "rows": rows,
     }

@@ -30,6 +30,7 @@ from aag.training.encoders import build_encoder
 from aag.training.recipes import check_unused, choose_recipe, find_recipe, recipe_settings
 from aag.training.runtime import choose_threads, find_device
 from aag.training.settings import RunSettings
+from aag.training.trackers import TrackerName, make_trackers
 from aag.training.trainer import Trainer
 from aag.training.trial import measure_speed
 
@@ -58,6 +59,8 @@ class Execution(Settings):
     images_on: Literal["auto", "device", "host"] = "auto"
     """device: images are copied to the GPU before training; host: read ahead from memory or disk while training.
     auto: host where they take more than a third of the GPU's free memory."""
+    track: TrackerName | None = None
+    """Experiment tracker to log to as well: tensorboard (in the run folder), wandb or trackio."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ def train(
     minutes: float | None = None,
     checkpoint_minutes: float = 1.0,
     images_on: Literal["auto", "device", "host"] = "auto",
+    track: TrackerName | None = None,
     callbacks: Iterable[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
     **options: Any,
@@ -94,8 +98,8 @@ def train(
     `images`: a known data set, a folder, an .npz, a uint8 tensor or array, an `ImageSet`, or a pair (train, test) of
     these. `method`: a name, `file.py:Class`, a subclass of `Method`, or an object of one, with its own settings.
     `network`: a name, or any module that maps images to features [B, F]. `minutes`: choose as many epochs as fit.
-    `options`: any option of `aag train`, such as epochs=100 or temperature=0.2. For a folder, image size, network,
-    batch size and epochs are chosen where none are given.
+    `track`: an experiment tracker. `options`: any option of `aag train`, such as epochs=100 or temperature=0.2. For a
+    folder, image size, network, batch size and epochs are chosen where none are given.
     """
     sets = None
     if not isinstance(images, str | Path):
@@ -129,6 +133,7 @@ def train(
         minutes=minutes,
         checkpoint_minutes=checkpoint_minutes,
         images_on=images_on,
+        track=track,
     )
     return train_run(
         settings,
@@ -165,6 +170,7 @@ def train_run(
     while files of a folder are decoded.
     """
     check_unused(settings, recipe)
+    trackers = make_trackers(execution.track)  # first: a missing package is said before anything slow
     device = find_device(execution.device)
     for_folder = given is not None and recipe == "auto" and sets is None and is_folder(settings.data.source)
     given = given or ()
@@ -208,6 +214,7 @@ def train_run(
             ListSkipped(train_set.skipped + (test_set.skipped if test_set else ())),
             KNN(train_set, test_set, every),
             Health(every),
+            *trackers,
             *callbacks,
         ),
         checkpoint_minutes=execution.checkpoint_minutes,

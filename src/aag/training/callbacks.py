@@ -35,6 +35,9 @@ class Callback:
     def on_log(self, trainer: "Trainer", row: dict[str, Any]) -> None:
         """For every row that is logged, by training or by a callback."""
 
+    def on_end(self, trainer: "Trainer") -> None:
+        """After the last step, a stop on request, or an error."""
+
 
 class ListSkipped(Callback):
     """Write the files that could not be read, one per line, to the run's skipped.txt."""
