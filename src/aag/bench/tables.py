@@ -28,6 +28,11 @@ def tables(record: dict[str, Any]) -> Iterator[SpeedTable]:
     for name, make in MAKERS.items():
         if name in record:
             yield make(record[name])
+        if name == "pipeline" and "photographs" in record:
+            section = record["photographs"]
+            sizes = f"{section['image_size']} px from {section['resize_size']} px"
+            for table in (_training(section["training"]), _pipeline(section["pipeline"])):
+                yield table._replace(title=f"{table.title}; {sizes}")
         if name == "evaluation" and "methods" in record:
             yield _timings("Between epochs", record["methods"]["between_epochs"])
 

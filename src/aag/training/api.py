@@ -15,7 +15,7 @@ from aag.methods import Method, register_method
 from aag.nets import Encoder
 from aag.runs import Run, RunSummary, summarize
 from aag.settings import Range, Settings
-from aag.training.callbacks import KNN, Callback, ListSkipped
+from aag.training.callbacks import KNN, Callback, Health, ListSkipped
 from aag.training.encoders import build_encoder
 from aag.training.recipes import check_unused, choose_recipe, find_recipe, recipe_settings, run_name
 from aag.training.runtime import choose_precision, choose_threads, find_device
@@ -38,7 +38,8 @@ class Execution(Settings):
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
     knn_every: Annotated[int, Range(at_least=0)] = 5
-    """Epochs between kNN evaluations; 0: only before and after training. They never steer training."""
+    """Epochs between evaluations (kNN with labels, health without); 0: only before and after training. They never
+    steer training."""
     checkpoint_minutes: Annotated[float, Range(at_least=0)] = 1.0
     """Minutes between checkpoints; one is also written at the end and on Ctrl-C."""
     images_on: Literal["auto", "device", "host"] = "auto"
@@ -157,6 +158,7 @@ def train_run(
         callbacks=(
             ListSkipped(train_set.skipped + (test_set.skipped if test_set else ())),
             KNN(train_set, test_set, execution.knn_every),
+            Health(execution.knn_every),
             *callbacks,
         ),
         device=device,
