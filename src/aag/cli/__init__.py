@@ -16,6 +16,12 @@ COMMANDS = {  # by what a user wants to do
         "train": "train an encoder on a folder of images, an .npz or a known data set",
         "evaluate": "weighted kNN and linear evaluation of a run, by the paper's protocols",
     },
+    "Look": {
+        "report": "one HTML page about a run: curves, views, a map of its images, neighbours, classes",
+        "explore": "open an embeddings file as a map in the browser, for up to millions of images",
+        "compare": "curves and numbers of several runs in one page and one table",
+        "runs": "list runs with their status",
+    },
     "Look up": {
         "data": "list data sets and where they are stored; aag data fetch NAME downloads one",
         "methods": "list the methods, with their settings and references",
