@@ -33,6 +33,7 @@ function start(root) {
   const filled = starts.slice();
   for (let i = 0; i < count; i++) members[filled[cellOf(i)]++] = i;
 
+  const extent = values => Math.max(0.01, values.reduce((a, b) => Math.max(a, b)) - values.reduce((a, b) => Math.min(a, b)));
   const visible = i => !colouring.hidden.has(colouring.index[i]);
 
   function nearest(px, py, reach) {
@@ -113,7 +114,7 @@ function start(root) {
   // --- moving ---
 
   function reset() {
-    view.fit = view.scale = Math.min(view.width, view.height) * 0.94;
+    view.fit = view.scale = 0.94 * Math.min(view.width / extent(x), view.height / extent(y));
     view.left = (view.width - view.scale) / 2;
     view.top = (view.height - view.scale) / 2;
     moved();
@@ -155,7 +156,7 @@ function start(root) {
     shown = i;
     card.hidden = i < 0;
     if (i >= 0) {
-      const labels = colourings.map(one => `${one.name}: ${one.classes[one.index[i]]}`).join(", ");
+      const labels = colourings.map(one => one.classes[one.index[i]]).join(" · ");
       caption.replaceChildren(Object.assign(document.createElement("b"), { textContent: data.names[i] }), labels);
       drawPicture(i);
       place();

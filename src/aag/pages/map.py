@@ -22,7 +22,7 @@ class Colouring(NamedTuple):
 
     name: str
     classes: Sequence[str]
-    index: Sequence[int]
+    numbers: Sequence[int]  # of the points' classes
 
 
 class Sheets(NamedTuple):
@@ -84,7 +84,7 @@ def to_html(block: Map) -> str:
     middle = (1 - np.ptp(points, axis=0) / extent) / 2  # the shorter side is centred
     x, y = (np.rint(((points - low) / extent + middle) * LEVELS)).astype(np.int64).T
     colourings = [
-        {"name": one.name, "classes": list(one.classes), "index": _words(one.index)} for one in block.colourings
+        {"name": one.name, "classes": list(one.classes), "index": _words(one.numbers)} for one in block.colourings
     ]
     content: dict[str, Any] = {
         "x": _words(x), "y": _words(LEVELS - y), "names": list(block.names), "colourings": colourings,

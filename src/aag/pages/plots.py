@@ -253,7 +253,15 @@ def _draw_scatter(chart: ScatterChart, axes: "Axes") -> None:
         if mine:
             xs, ys = zip(*mine, strict=True)
             colour = LIGHT[f"class{number % 10}"]
-            axes.plot(xs, ys, MARKERS[number % len(MARKERS)], color=colour, markersize=3, markeredgewidth=0, label=_literal(name))
+            axes.plot(
+                xs,
+                ys,
+                MARKERS[number % len(MARKERS)],
+                color=colour,
+                markersize=3,
+                markeredgewidth=0,
+                label=_literal(name),
+            )
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=4, handletextpad=0.1, columnspacing=1)
 
 

@@ -38,7 +38,9 @@ class Classification:
         counts = self.confusion()
         totals, right = counts.sum(dim=1).tolist(), counts.diagonal().tolist()
         found = [
-            (name, 100 * yes / total, total) for name, yes, total in zip(self.classes, right, totals, strict=True) if total
+            (name, 100 * yes / total, total)
+            for name, yes, total in zip(self.classes, right, totals, strict=True)
+            if total
         ]
         return sorted(found, key=lambda one: one[1])
 
@@ -87,8 +89,10 @@ def classify(gallery: Gallery) -> Classification | None:
             weight = weight.masked_fill(index == own[chunk, None], 0)
         votes[chunk].zero_().scatter_add_(1, labels[index], weight)
     share, predicted = (votes / votes.sum(dim=1, keepdim=True)).max(dim=1)
-    who = "each image by the others" if leave_one_out else f"{len(rows):,} test images by {len(bank_rows):,} training images"
-    protocol = f"Weighted kNN on embeddings, {who}; k = {k}, votes exp(cosine / {TEMPERATURE}), nothing augmented."
-    return Classification(
-        rows, gallery.labels[rows], predicted.cpu(), share.cpu(), gallery.classes, protocol
+    who = (
+        "each image by the others"
+        if leave_one_out
+        else f"{len(rows):,} test images by {len(bank_rows):,} training images"
     )
+    protocol = f"Weighted kNN on embeddings, {who}; k = {k}, votes exp(cosine / {TEMPERATURE}), nothing augmented."
+    return Classification(rows, gallery.labels[rows], predicted.cpu(), share.cpu(), gallery.classes, protocol)

@@ -30,8 +30,8 @@ CURVES = (
 
 def curve_points(rows: Rows, curve: Curve) -> list[tuple[float, float]]:
     """Return (epoch, value) of a curve; rows with missing or infinite values are left out."""
-    found = [(row.get("epoch"), row.get(curve.key)) for row in rows if row.get("kind") == curve.kind]
-    return [(float(x), float(y)) for x, y in found if _is_number(x) and _is_number(y)]
+    found = [(row["epoch"], row[curve.key]) for row in rows if row["kind"] == curve.kind and curve.key in row]
+    return [(x, y) for x, y in found if _is_number(x) and _is_number(y)]
 
 
 def make_charts(runs: Mapping[str, Rows]) -> list[LineChart]:

@@ -20,7 +20,8 @@ LANDMARKS = 20_000
 NEIGHBOURS = 15  # of the attraction
 EARLY, LATE = 200, 450  # steps with and without exaggeration
 EXAGGERATION = 12.0
-SPACING, LARGEST_GRID = 0.6, 256  # of the grid, in units of the map; its nodes along a side
+COARSE, FINE = (0.7, 256), (0.25, 512)  # grids: spacing in units of the map, most nodes along a side
+FINE_STEPS = 100  # the last ones: a coarse grid leaves the nearest points too close
 PLACED_BY = 5  # landmarks that place another row
 SHARPNESS = 0.03  # temperature of their weights
 Report = Callable[[float], None]  # takes the share that is done
@@ -74,7 +75,9 @@ def _tsne(rows: Tensor, graph: Tensor, seed: int, on_progress: Report) -> Tensor
     rate = max(50.0, count / EXAGGERATION)
     for step in range(EARLY + LATE):
         early = step < EARLY
-        gradient = (EXAGGERATION if early else 1.0) * pull * _attraction(y, row, column) - _repulsion(y)
+        grid = COARSE if step < EARLY + LATE - FINE_STEPS else FINE
+        repulsion = _repulsion(y, *grid)
+        gradient = (EXAGGERATION if early else 1.0) * pull * _attraction(y, row, column) - repulsion
         gains = torch.where((gradient > 0) == (velocity > 0), gains * 0.8, gains + 0.2).clamp_min(0.01)
         velocity = (0.5 if early else 0.8) * velocity - 4 * rate * gains * gradient
         y = y + velocity
@@ -112,13 +115,13 @@ def _attraction(y: Tensor, row: Tensor, column: Tensor) -> Tensor:
     return torch.zeros_like(y).index_add_(0, row, force)
 
 
-def _repulsion(y: Tensor) -> Tensor:
+def _repulsion(y: Tensor, spacing: float, largest: int) -> Tensor:
     """Return Σ_j (y_i − y_j) / (1 + |y_i − y_j|²)² / Z over all pairs, with Z = Σ_ij 1 / (1 + |y_i − y_j|²), [N, 2].
 
     Points are spread over the nodes of a grid; the sums over pairs of nodes are convolutions, computed by FFT.
     """
     low = y.amin(dim=0)
-    side, spacing = _grid(float((y.amax(dim=0) - low).max()))
+    side, spacing = _grid(float((y.amax(dim=0) - low).max()), spacing, largest)
     place = (y - low) / spacing
     corner = place.long().clamp_max(side - 2)
     after = place - corner  # [N, 2] the share of the nodes after the point, along each axis
@@ -135,10 +138,9 @@ def _repulsion(y: Tensor) -> Tensor:
     return (at_points[1:] / total).T
 
 
-def _grid(extent: float) -> tuple[int, float]:
+def _grid(extent: float, spacing: float, largest: int) -> tuple[int, float]:
     """Return the nodes along a side and their spacing. There are few different ones, because spectra are kept."""
-    spacing = SPACING
-    while extent / spacing > LARGEST_GRID - 2:
+    while extent / spacing > largest - 2:
         spacing *= 1.25
     return max(32, -(-int(extent / spacing + 2) // 32) * 32), spacing
 
