@@ -10,6 +10,7 @@ from aag import kernels
 from aag.augment.autoaugment import AutoAugment
 from aag.augment.base import Augmentation, Positive, Probability, check_range, to_dtype, to_uint8
 from aag.augment.geometry import affine, crop_boxes, resample
+from aag.augment.threads import split_over_threads
 from aag.errors import AAGError
 from aag.rng import uniforms
 from aag.settings import Range, check_fields
@@ -53,7 +54,7 @@ class AuxiliaryAugment(Augmentation):
 
     def plain_views(self, images: Tensor, rng_key: Tensor) -> Tensor:
         """Crop in plain PyTorch; the policy may still use a kernel."""
-        out = self.plain_crop(to_uint8(images), rng_key)
+        out = split_over_threads(self.plain_crop, to_uint8(images), rng_key)
         return to_dtype(self.policy.views(out, rng_key), images.dtype)
 
     def plain_crop(self, images: Tensor, rng_key: Tensor) -> Tensor:

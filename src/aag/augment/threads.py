@@ -4,12 +4,12 @@ PyTorch's own threads synchronise after every operation. The basic augmentation 
 or two megabytes, so many cores would mostly wait, above all where another process occupies one of them. The draws are
 per image, so the split batch is the whole batch, bit for bit.
 
-Policies do not use this: they run each operation on the few images that drew it, and in parts these are so few that
-Python's lock makes two threads a third slower than one.
+Policies run each operation on the few images that drew it; in parts of the batch these would be so few that Python's
+lock takes most of the time. They run different operations in different threads instead, where there are enough cores.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from threading import Barrier
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 MIN_IMAGES, MAX_IMAGES = 32, 256  # per part: enough to be worth a call, few enough for a core's cache
+MIN_THREADS = 4  # that different operations are worth: two threads wait for Python's lock as long as they gain
 
 
 def split_over_threads(augment: Callable[[Tensor, Tensor], Tensor], images: Tensor, rng_key: Tensor) -> Tensor:
@@ -29,6 +30,16 @@ def split_over_threads(augment: Callable[[Tensor, Tensor], Tensor], images: Tens
         return augment(images, rng_key)
     size = min(MAX_IMAGES, max(MIN_IMAGES, -(-n // threads)))
     return torch.cat(list(_pool(threads, os.getpid()).map(augment, images.split(size), rng_key.split(size))))
+
+
+def run_tasks(tasks: Sequence[Callable[[], None]], images: int) -> None:
+    """Run independent tasks on so many CPU images, in threads where that pays."""
+    threads = torch.get_num_threads()
+    if threads < MIN_THREADS or images < threads * MIN_IMAGES:
+        for task in tasks:
+            task()
+    else:
+        list(_pool(threads, os.getpid()).map(lambda task: task(), tasks))
 
 
 @lru_cache(maxsize=1)
