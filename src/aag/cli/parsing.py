@@ -81,6 +81,12 @@ def parse_sections(kind: type[T], command: str, arguments: Sequence[str], about:
         raise
 
 
+def options_in(arguments: Sequence[str]) -> frozenset[str]:
+    """Return the names of the options that a command line gives, as Python spells them."""
+    names = (_unalias(word).partition("=")[0] for word in arguments if word.startswith("--"))
+    return frozenset(name.removeprefix("--").removeprefix("no-").replace("-", "_") for name in names)
+
+
 def _unalias(word: str) -> str:
     name, equals, value = word.partition("=")
     name = name.replace("_", "-")

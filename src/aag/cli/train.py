@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from aag.cli.output import make_console
-from aag.cli.parsing import options_of, parse_sections
+from aag.cli.parsing import options_in, options_of, parse_sections
 from aag.data.datasets import DATASETS
 from aag.errors import AAGError
 from aag.methods import load_method, methods
@@ -35,6 +35,7 @@ class Request:
 
     settings: RunSettings
     recipe: str
+    given: frozenset[str]  # names of the options on the command line
     execution: Execution
 
 
@@ -46,9 +47,11 @@ def run(arguments: list[str]) -> int:
             request.settings,
             request.execution,
             recipe=request.recipe,
+            given=request.given,
             callbacks=[progress],
             should_stop=should_stop,
             on_loaded=lambda sets: setattr(progress, "test_set", sets[1]),
+            say=progress.say,
         )
     _tell(result, request, lambda text="": console.print(text, highlight=False, soft_wrap=True))
     return 0 if result.complete else 130
@@ -57,13 +60,16 @@ def run(arguments: list[str]) -> int:
 def parse_train(arguments: list[str]) -> Request:
     """Read data, recipe and method first: they decide which other options there are, and their defaults."""
     data = tidy_source(_peek(arguments, "--data") or DataSettings.source)
-    recipe, method = choose_recipe(_peek(arguments, "--recipe") or "auto", data, _peek(arguments, "--method"))
+    wanted = _peek(arguments, "--recipe") or "auto"
+    recipe, method = choose_recipe(wanted, data, _peek(arguments, "--method"))
     base = recipe_settings(recipe, data, method)
     execution = Execution(knn_every=find_recipe(recipe, method).knn_every)
     about = (
         f"Train an encoder without labels, or resume the run that the same command started.\n\n"
         f"The defaults below are those of --recipe {recipe} with --method {method} on --data {data}; "
-        "each method has options of its own (aag train --method NAME --help)."
+        "each method has options of its own (aag train --method NAME --help).\n\n"
+        "For a folder without --recipe, image size, network, batch size and epochs are chosen for the images and the "
+        "device, unless you give them."
     )
     _check_method_options(arguments, base)
     kind = _command(base, recipe, execution)
@@ -75,7 +81,7 @@ def parse_train(arguments: list[str]) -> Request:
         _collect(type(base.method_settings), parsed.method_options),
         _collect(TrainSettings, parsed.training),
     )
-    return Request(settings, recipe, _collect(Execution, parsed.execution))
+    return Request(settings, wanted, options_in(arguments), _collect(Execution, parsed.execution))
 
 
 def _check_method_options(arguments: list[str], base: RunSettings) -> None:
@@ -142,6 +148,8 @@ def _tell(result: TrainResult, request: Request, say: Any) -> None:
     if summary.seconds is not None:
         speed = f" at {summary.views_per_second:,.0f} views/s" if summary.views_per_second else ""
         say(f"time     {duration(summary.seconds)} of training{speed}")
+    if result.verdict:
+        say(f"health   {result.verdict}")
     if summary.missing:
         say(f"warning: {summary.missing}")
     say(f"run      {folder}")

@@ -52,6 +52,9 @@ class RunSettings:
     def method_type(self) -> type[Method]:
         return load_method(self.method)
 
+    def new_method(self) -> Method:
+        return self.method_type(self.method_settings)
+
     def resolve(self, precision: Precision = "auto") -> Self:
         """Replace automatic values; `precision` is what the device runs where none is chosen."""
         dataset = DATASETS.get(self.data.source)
