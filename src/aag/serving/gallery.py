@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from aag.data import ImageSet
+from aag.errors import AAGError
 from aag.nets import Encoder
 from aag.pages.map import tile_side
 from aag.rng import permutation
@@ -71,6 +72,8 @@ def make_gallery(
         done += len(part)
         if done >= MIN_IMAGES and time.monotonic() - started > seconds:
             break
+    if not all(part.isfinite().all() for part in embeddings):
+        raise AAGError("the encoder's embeddings hold NaN or infinity; train again with a lower --lr")
     sort = order[:done].argsort()
     chosen = order[sort]
     is_test = chosen >= sizes[0]

@@ -62,25 +62,29 @@ def make_report(
     sections = [doc.Section("curves", "How training went", _curves(rows), "Curves")]
     introduction = _introduction(run, settings, rows)
     try:
-        encoder, dtype = _load_encoder(run, device)
-        parsed = RunSettings.from_json(settings)
-        sets = sets or load_sets(parsed, data_root)
-    except AAGError as error:  # data that moved, or an encoder that was never saved
+        sections += _picture_sections(run, RunSettings.from_json(settings), sets, points, seconds, data_root, device)
+    except AAGError as error:  # data that moved, an encoder that was never saved, embeddings with NaN
         introduction.append(doc.Paragraph(f"The pictures are missing: {error}.", "sum"))
-    else:
-        gallery = make_gallery(encoder, sets, points=points, seconds=seconds, dtype=dtype)
-        graph = neighbour_graph(gallery.embeddings)[0].cpu() if len(gallery) > 1 else torch.zeros(1, 0).long()
-        sections += [
-            doc.Section("map", "A map of the images", map_blocks(gallery, graph), "Map"),
-            doc.Section("views", "What the network sees", views_blocks(encoder, parsed, sets[0]), "Views"),
-            doc.Section("neighbours", "Nearest neighbours", neighbours_blocks(gallery, graph), "Neighbours"),
-        ]
-        if found := classify(gallery):
-            sections.append(
-                doc.Section("classes", "Which classes it tells apart", classes_blocks(gallery, found), "Classes")
-            )
     sections.append(doc.Section("settings", "Settings and provenance", _settings(settings, rows), "Settings"))
     return doc.Document(f"Report of {run.name}", introduction, sections, "Written by aag report.", "Sections")
+
+
+def _picture_sections(
+    run: Run, settings: RunSettings, sets: Sets | None, points: int, seconds: float, data_root: Path | None, device: str
+) -> list[doc.Section]:
+    encoder, dtype = _load_encoder(run, device)
+    sets = sets or load_sets(settings, data_root)
+    gallery = make_gallery(encoder, sets, points=points, seconds=seconds, dtype=dtype)
+    graph = neighbour_graph(gallery.embeddings)[0].cpu()
+    sections = [
+        doc.Section("map", "A map of the images", map_blocks(gallery, graph), "Map"),
+        doc.Section("views", "What the network sees", views_blocks(encoder, settings, sets[0]), "Views"),
+        doc.Section("neighbours", "Nearest neighbours", neighbours_blocks(gallery, graph), "Neighbours"),
+    ]
+    if found := classify(gallery):
+        blocks = classes_blocks(gallery, found)
+        sections.append(doc.Section("classes", "Which classes it tells apart", blocks, "Classes"))
+    return sections
 
 
 def _load_encoder(run: Run, device_name: str) -> tuple[Encoder, torch.dtype | None]:
@@ -126,9 +130,6 @@ def _verdict(rows: Sequence[dict[str, Any]]) -> str:
 def _curves(rows: Sequence[dict[str, Any]]) -> list[doc.Block]:
     charts = make_charts({"run": rows})
     return [doc.Charts(charts)] if charts else [doc.Paragraph("Nothing is logged yet: no epoch is complete.")]
-
-
-# --- settings ------------------------------------------------------------------------------------------------------------
 
 
 def _settings(settings: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[doc.Block]:
