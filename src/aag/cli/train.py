@@ -46,7 +46,12 @@ class Request:
 def run(arguments: list[str]) -> int:
     request = parse_train(arguments)
     console = make_console()
-    loaded: list[Any] = []  # train and test images, for the report
+    sets: Any = None
+
+    def on_loaded(loaded: Any) -> None:
+        nonlocal sets
+        sets, progress.test_set = loaded, loaded[1]
+
     with stop_on_signals() as should_stop, Progress(console) as progress:
         result = train_run(
             request.settings,
@@ -55,13 +60,13 @@ def run(arguments: list[str]) -> int:
             given=request.given,
             callbacks=[progress],
             should_stop=should_stop,
-            on_loaded=lambda sets: (loaded.extend(sets), setattr(progress, "test_set", sets[1])),
+            on_loaded=on_loaded,
             say=progress.say,
         )
     say = Printer(console)
     _tell(result, request, say)
     if result.complete and request.report:
-        _write_report(result, request, (loaded[0], loaded[1]), say)
+        _write_report(result, request, sets, say)
     return 0 if result.complete else 130
 
 
