@@ -142,7 +142,7 @@ def _settings(settings: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[
     groups: list[Sequence[doc.Block]] = [
         [
             doc.heading(title),
-            doc.Table(title, ["setting", "value"], [_setting(*one) for one in values.items()], style="list"),
+            doc.Table(title, ["setting", "value"], [_setting(*one) for one in values.items()], style="list compact"),
         ]
         for title, values in tables.items()
     ]

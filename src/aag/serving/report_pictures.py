@@ -125,7 +125,7 @@ def classes_blocks(gallery: Gallery, found: Classification) -> list[doc.Block]:
     listed = worst if len(worst) <= 10 else [*worst[:5], *worst[-5:]]
     title = "Accuracy by class, worst first" if listed is worst else "The five worst and the five best classes"
     rows = [[doc.Cell([name]), doc.Cell([f"{share:.1f} %"]), doc.Cell([f"{total:,}"])] for name, share, total in listed]
-    by_class = doc.Table(title, ["class", "accuracy", "images"], rows, style="list")
+    by_class = doc.Table(title, ["class", "accuracy", "images"], rows, style="list compact")
     right: list[doc.Block]
     if len(worst) <= LARGEST_HEAT_TABLE:
         right = [doc.heading("Confusion"), _heat_table(found)]
@@ -135,7 +135,10 @@ def classes_blocks(gallery: Gallery, found: Classification) -> list[doc.Block]:
             for actual, predicted, number, share in found.confused_pairs()
         ]
         heads = ["class", "taken for", "images", "of the class"]
-        right = [doc.heading("Most confused pairs"), doc.Table("Most confused pairs", heads, pairs, style="list")]
+        right = [
+            doc.heading("Most confused pairs"),
+            doc.Table("Most confused pairs", heads, pairs, style="list compact"),
+        ]
     blocks: list[doc.Block] = [
         doc.Paragraph(f"The kNN is right for {found.accuracy:.2f} % of {len(found.rows):,} images."),
         doc.Columns([[doc.heading(title), by_class], right]),
