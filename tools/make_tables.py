@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+from aag.bench import SECTIONS
 from aag.bench.tables import tables
 from aag.pages.markdown import make_table, render_markdown
 from aag.paper.page import make_document
@@ -41,9 +42,16 @@ def benchmarks() -> list[tuple[dict, Path]]:
 
 
 def speed_tables() -> str:
-    """Return each device's newest record: training by stage, peers, methods, augmentation, evaluation and start-up."""
-    newest = {record["gpu"] or record["cpu_model"]: (record, path) for record, path in benchmarks()}
-    ordered = sorted(newest.values(), key=lambda found: (found[0]["gpu"] is None, found[0]["gpu"] or ""))
+    """Return each device's newest measurement of each section."""
+    shown: set[tuple[str, str]] = set()
+    newest = []
+    for record, path in reversed(benchmarks()):
+        device = record["gpu"] or record["cpu_model"]
+        older = {name for name in SECTIONS if (device, name) in shown}
+        shown |= {(device, name) for name in SECTIONS if name in record}
+        if any(name in record for name in set(SECTIONS) - older):
+            newest.append(({name: value for name, value in record.items() if name not in older}, path))
+    ordered = sorted(newest, key=lambda found: (found[0]["gpu"] is None, found[0]["gpu"] or ""))
     told = [speed_table(record, path.relative_to(ROOT).as_posix()) for record, path in ordered]
     return "\n\n".join(told) or "No record yet."
 

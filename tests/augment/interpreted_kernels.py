@@ -152,6 +152,18 @@ def test_view_cropped_is_within_a_level(photographs, crop, height, width, count)
     assert crop == "resized" or torch.equal(by_kernels, plain)
 
 
+@pytest.mark.parametrize(("side", "size"), [(40, 35), (36, 12), (20, 31)])
+@pytest.mark.parametrize("crop", ["resized", "padded", "none"])
+def test_view_of_another_size_is_within_a_level(photographs, crop, side, size):
+    if size > side and crop != "resized":
+        pytest.skip("only a resized crop enlarges")
+    images = crop_photographs(photographs, 6, side, side)
+    augmentation = AuxiliaryAugment(Identity(), crop=crop).at_size(size)
+    by_kernels, plain = with_and_without_kernels(lambda: augmentation(images, seed=0))
+    assert by_kernels.shape == (6, 3, size, size)
+    assert_within_a_level(by_kernels, plain)
+
+
 @pytest.mark.parametrize(
     ("count", "height", "width", "settings"),
     [

@@ -27,6 +27,8 @@ AUGMENTATIONS = {
     "randaugment": RandAugment(),
     "auxiliary": AuxiliaryAugment(),
     "auxiliary padded": AuxiliaryAugment(crop="padded"),
+    "basic from larger": BasicAugment().at_size(28),
+    "auxiliary from larger": AuxiliaryAugment().at_size(28),
 }
 
 
@@ -53,7 +55,7 @@ def fraction_within_a_level(one: Tensor, other: Tensor) -> float:
 
 def required_fraction(name: str) -> float:
     """Return the fraction of pixels that must agree. Resized crops may round differently; Equalize amplifies it."""
-    return 0.99 if name == "auxiliary" else 0.999
+    return 0.99 if name.startswith("auxiliary") else 0.999
 
 
 def is_exact(name: str) -> bool:

@@ -5,8 +5,8 @@ import multiprocessing
 import pytest
 import torch
 
-from aag.augment import BasicAugment, keys
-from aag.augment.threads import split_over_threads
+from aag.augment import AutoAugment, AuxiliaryAugment, BasicAugment, RandAugment, keys
+from aag.augment.threads import run_tasks, split_over_threads
 
 
 @pytest.fixture
@@ -69,3 +69,23 @@ def test_a_forked_process_starts_its_own_threads(three_threads):
     process.join(timeout=60)
     assert process.exitcode == 0
     assert out.get() == 4950
+
+
+@pytest.mark.parametrize("augmentation", [AutoAugment(), RandAugment(), AuxiliaryAugment()], ids=str)
+def test_operations_in_threads_give_the_same_pixels(photographs, augmentation):
+    images, key = photographs.repeat(3, 1, 1, 1)[:300], keys(5, 0, torch.arange(300))
+    torch.set_num_threads(1)
+    alone = augmentation(images, key=key)
+    torch.set_num_threads(5)
+    assert torch.equal(augmentation(images, key=key), alone)
+    assert torch.get_num_threads() == 5
+
+
+def test_an_error_in_a_task_reaches_the_caller():
+    torch.set_num_threads(4)
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        run_tasks([fail], 1000)

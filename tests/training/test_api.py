@@ -44,7 +44,12 @@ def test_images_may_be_a_tensor_an_array_a_path_or_an_image_set(train, photograp
     }
     found = {name: losses(train(images, name)) for name, images in ways.items()}
     assert all(each == found["tensor"] for each in found.values())
-    assert Run(tmp_path / "tensor").settings()["data"] == {"source": "images", "image_size": 32}
+    assert Run(tmp_path / "tensor").settings()["data"] == {
+        "source": "images",
+        "image_size": 32,
+        "resize_size": None,
+        "holdout": None,
+    }
     small = train(photographs[:96], "small", image_size=16)
     assert small.encoder.spec.image_size == small.run.settings()["data"]["image_size"] == 16
 
@@ -236,3 +241,18 @@ def test_options_that_have_no_effect_are_refused(train):
     with pytest.raises(AAGError, match="unknown option of --method aag 'clusters'"):
         train(clusters=5)
     assert not Path("runs").exists()
+
+
+def test_views_may_be_smaller_than_the_stored_images(tmp_path):
+    options = {"width": 4, "epochs": 1, "batch_size": 16, "device": "cpu"}
+    images = torch.randint(0, 256, (40, 3, 36, 36), dtype=torch.uint8)
+    result = aag.train(images, image_size=32, resize_size=36, out=tmp_path / "run", **options)
+    spec = result.encoder.spec
+    assert (spec.image_size, spec.resize_size) == (32, 36)
+    assert torch.equal(result.encoder.embed(images), result.encoder.embed(images[:, :, 2:34, 2:34].contiguous()))
+    assert aag.load(result.run.folder).spec == spec
+    assert aag.train(images, image_size=32, resize_size=36, out=tmp_path / "run", **options).complete  # resumes
+    with pytest.raises(AAGError, match="--resize-size 36 needs the --image-size"):
+        aag.train(images, resize_size=36, out=tmp_path / "other", **options)
+    with pytest.raises(AAGError, match="--resize-size 30 is smaller"):
+        aag.train(images, image_size=32, resize_size=30, out=tmp_path / "other", **options)

@@ -1,10 +1,13 @@
 """An epoch's batches: every image once, or as the method orders them; each with its own draw."""
 
+import pytest
 import torch
 
-from aag.augment import Augmentation, permutation
+from aag.augment import Augmentation, keys, permutation
 from aag.methods import Method
+from aag.methods.aag import AAG
 from aag.training.batches import Batches
+from aag.training.reading import HostReader
 
 
 class Keys(Augmentation):
@@ -58,3 +61,64 @@ def test_a_new_order_is_seen_after_a_reset():
     assert not batches.batch(0, 0).indices.any()
     batches.reset()
     assert batches.batch(0, 0).indices.all()
+
+
+# --- views of another size, images read ahead ------------------------------------------------------------------------
+
+
+def noise(count: int, side: int) -> torch.Tensor:
+    return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+
+def test_views_are_cropped_from_larger_images():
+    images = noise(12, 20)
+    method = AAG()
+    views, indices = epoch_of(Batches(images, method, 6, seed=3, view_size=16), 2, 2)
+    assert views.shape == (3, 12, 3, 16, 16)
+    basic, _, auxiliary = method.augmentations()
+    for view, augmentation in ((0, basic.at_size(16)), (2, auxiliary.at_size(16))):
+        expected = augmentation(images[indices], key=keys(3, 2, indices, view))
+        assert torch.equal(views[view], expected)
+
+
+def test_an_augmentation_without_a_size_gets_the_centre():
+    images = noise(4, 10)
+    views, indices = epoch_of(Batches(images, Ordered(), 4, seed=3, view_size=8), 0, 1)
+    expected = Keys()(images[indices][:, :, 1:9, 1:9], key=keys(3, 0, indices, 0))
+    assert torch.equal(views[0], expected)
+
+
+class OnAnotherDevice(Batches):
+    """Reads ahead although the images are on the device, which a machine without a GPU has only one of."""
+
+    def __init__(self, images, *arguments):
+        super().__init__(images, *arguments)
+        self._reader = HostReader(images, images.device)
+        self.per_chunk = 2
+
+
+@pytest.mark.parametrize("order", [None, torch.arange(23).flip(0)], ids=["shuffled", "ordered"])
+def test_images_read_ahead_are_those_of_the_device(order):
+    images = noise(23, 8)
+    ahead, resident = OnAnotherDevice(images, Ordered(order), 3, 5), Batches(images, Ordered(order), 3, 5)
+    for epoch in (0, 1, 3):  # a resumed run leaves epochs out
+        for step in (*range(7), 4, 0):
+            made, expected = ahead.batch(epoch, step), resident.batch(epoch, step)
+            assert torch.equal(made.views, expected.views)
+            assert torch.equal(made.indices, expected.indices)
+        ahead.reset()
+    ahead.close()
+
+
+def test_the_next_request_is_read_while_the_first_is_used():
+    images = noise(50, 8)
+    reader = HostReader(images, images.device)
+    first, second = torch.arange(40), torch.arange(49, 9, -1)
+    got = reader.read(first, second)
+    assert torch.equal(got, images[first])
+    assert reader._ahead is not None
+    assert torch.equal(reader._ahead[0], second)
+    assert torch.equal(got, images[first])  # the second is gathered elsewhere
+    assert torch.equal(reader.read(second), images[second])
+    assert torch.equal(reader.read(first[:3]), images[:3])
+    reader.close()

@@ -58,3 +58,12 @@ def test_kernels_clip_accumulate_and_freeze_as_plain_steps_do(tiny, changes):
     resumed = tiny.train("resumed", compile="on", should_stop=stop_after(1), **options)
     assert not resumed.complete
     assert tiny.train("resumed", compile="on", **options).complete
+
+
+@pytest.mark.parametrize("compile", ["on", "off"])
+def test_images_read_ahead_from_the_host_train_as_those_on_the_gpu(tiny, compile):
+    """96 images of 32 px in views of 28 px, in chunks of more than one batch."""
+    options = {"device": "cuda", "width": 16, "image_size": 28, "resize_size": 32, "compile": compile}
+    device, host = (tiny.train(where, images_on=where, **options) for where in ("device", "host"))
+    assert losses(host)[0] == losses(device)[0]  # before the order of sums in backward can make a difference
+    assert losses(host) == pytest.approx(losses(device), rel=1e-2)

@@ -1,6 +1,6 @@
 """The auxiliary augmentation: a crop and a flip, then a policy such as AutoAugment."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -8,8 +8,9 @@ from torch import Tensor
 
 from aag import kernels
 from aag.augment.autoaugment import AutoAugment
-from aag.augment.base import Augmentation, Probability, check_range, to_dtype, to_uint8
+from aag.augment.base import Augmentation, Positive, Probability, check_range, to_dtype, to_uint8
 from aag.augment.geometry import affine, crop_boxes, resample
+from aag.augment.threads import split_over_threads
 from aag.errors import AAGError
 from aag.rng import uniforms
 from aag.settings import Range, check_fields
@@ -28,6 +29,7 @@ class AuxiliaryAugment(Augmentation):
     scale: tuple[float, float] = (0.2, 1.0)  # area of the resized crop as a fraction of the image
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height of the resized crop
     pad: Annotated[int, Range(at_least=0)] = 4  # pixels
+    size: Positive | None = None  # height and width of a resized crop in pixels; None keeps the images'
 
     def __post_init__(self) -> None:
         if not isinstance(self.policy, Augmentation):
@@ -35,6 +37,11 @@ class AuxiliaryAugment(Augmentation):
         for name in ("scale", "ratio"):
             object.__setattr__(self, name, check_range(name, getattr(self, name)))
         check_fields(self, spell=str)
+        if self.size is not None and self.crop != "resized":
+            raise AAGError(f"size needs a resized crop; with crop {self.crop!r} use at_size")
+
+    def at_size(self, size: int) -> Augmentation:
+        return replace(self, size=size) if self.crop == "resized" else super().at_size(size)
 
     def views(self, images: Tensor, rng_key: Tensor) -> Tensor:
         if self.crop != "none" and kernels.enabled(images):
@@ -47,7 +54,7 @@ class AuxiliaryAugment(Augmentation):
 
     def plain_views(self, images: Tensor, rng_key: Tensor) -> Tensor:
         """Crop in plain PyTorch; the policy may still use a kernel."""
-        out = self.plain_crop(to_uint8(images), rng_key)
+        out = split_over_threads(self.plain_crop, to_uint8(images), rng_key)
         return to_dtype(self.policy.views(out, rng_key), images.dtype)
 
     def plain_crop(self, images: Tensor, rng_key: Tensor) -> Tensor:
@@ -60,7 +67,7 @@ class AuxiliaryAugment(Augmentation):
         if self.crop == "resized":
             box = crop_boxes(u[:, :22], height, width, self.scale, self.ratio)
             # Round in units of levels: a GPU divides by 255 through its reciprocal, which moves exact halves.
-            return resample(images, box, flip, (height, width)).round().to(torch.uint8)
+            return resample(images, box, flip, (self.size or height, self.size or width)).round().to(torch.uint8)
         shift = torch.floor(u[:, :2].double() * (2 * self.pad + 1)) - self.pad
         sign = torch.where(flip, -1.0, 1.0).double()
         zero, one = torch.zeros_like(sign), torch.ones_like(sign)

@@ -54,6 +54,13 @@ class Augmentation:
         """Return the views of a batch [B, 3, H, W] with keys [B] in plain PyTorch. Subclasses define it."""
         raise NotImplementedError(f"{type(self).__name__} must define plain_views")
 
+    def at_size(self, size: int) -> "Augmentation":
+        """Return the same augmentation for larger images, with views of `size` pixels a side.
+
+        By default images are cropped to their centre first. Random crops override it to use the whole image.
+        """
+        return CentreCropped(self, size)
+
     @staticmethod
     def _rng_key(images: Tensor, seed: int | None, key: Tensor | None) -> Tensor:
         if key is None:
@@ -68,6 +75,24 @@ class Augmentation:
             wanted, given = f"{images.device}, int64 [{len(images)}]", f"{key.device}, {key.dtype} {list(key.shape)}"
             raise AAGError(f"expected one key per image, on {wanted}; got {given}")
         return key
+
+
+class CentreCropped(Augmentation):
+    """Another augmentation of the images' centre squares."""
+
+    def __init__(self, augmentation: Augmentation, size: int) -> None:
+        self.augmentation, self.size = augmentation, size
+
+    def views(self, images: Tensor, rng_key: Tensor) -> Tensor:
+        return self.augmentation.views(centre_crop(images, self.size), rng_key)
+
+    plain_views = views
+
+
+def centre_crop(images: Tensor, size: int) -> Tensor:
+    """Return the centre squares [..., size, size] of images [..., H, W], contiguous."""
+    top, left = (images.shape[-2] - size) // 2, (images.shape[-1] - size) // 2
+    return images[..., top : top + size, left : left + size].contiguous()
 
 
 # --- dtypes ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The basic augmentation: crop, colour jitter, grayscale, flip and blur, in the paper's order."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, NamedTuple
 
 import torch
@@ -52,6 +52,9 @@ class BasicAugment(Augmentation):
         for change in changes:
             check_name("field of BasicAugment", change, {field.name for field in fields(BasicAugment)})
         return BasicAugment(**{**PRESETS[name], **changes})  # type: ignore[arg-type]
+
+    def at_size(self, size: int) -> "BasicAugment":
+        return replace(self, size=size)
 
     def views(self, images: Tensor, rng_key: Tensor) -> Tensor:
         if kernels.enabled(images):

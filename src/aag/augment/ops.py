@@ -7,6 +7,7 @@ batch in which every image has a different operation costs one of each.
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from aag import kernels
 from aag.augment.base import as_batch, check_name, needs_static_shapes
 from aag.augment.geometry import affine, fixed_point
+from aag.augment.threads import MAX_IMAGES, run_tasks
 from aag.errors import AAGError
 
 
@@ -56,9 +58,17 @@ def apply_ops(op: Tensor, images: Tensor, magnitude: Tensor) -> Tensor:
     if needs_static_shapes(images):
         return _apply_ops_statically(op, images, magnitude)
     out = images.clone()
-    for number in op.unique().tolist():
-        index = (op == number).nonzero()[:, 0]
+
+    def apply_to(number: int, index: Tensor) -> None:
         out[index] = _apply_op(OPS[number], images[index], magnitude[index])
+
+    tasks = [
+        partial(apply_to, number, part)
+        for number in op.unique().tolist()
+        if number != OPS.index("Identity")
+        for part in (op == number).nonzero()[:, 0].split(MAX_IMAGES)
+    ]
+    run_tasks(tasks, len(images))
     return out
 
 

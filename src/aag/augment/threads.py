@@ -4,12 +4,12 @@ PyTorch's own threads synchronise after every operation. The basic augmentation 
 or two megabytes, so many cores would mostly wait, above all where another process occupies one of them. The draws are
 per image, so the split batch is the whole batch, bit for bit.
 
-Policies do not use this: they run each operation on the few images that drew it, and in parts these are so few that
-Python's lock makes two threads a third slower than one.
+Policies run each operation on the few images that drew it; in parts of the batch these would be so few that Python's
+lock takes most of the time. They run different operations in different threads instead, where there are enough cores.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from threading import Barrier
@@ -18,23 +18,35 @@ import torch
 from torch import Tensor
 
 MIN_IMAGES, MAX_IMAGES = 32, 256  # per part: enough to be worth a call, few enough for a core's cache
+# More threads mostly wait for Python's lock: on one machine 16 were four times slower than 2. For many cores use many
+# processes, such as a DataLoader's workers.
+MAX_THREADS = 4
 
 
 def split_over_threads(augment: Callable[[Tensor, Tensor], Tensor], images: Tensor, rng_key: Tensor) -> Tensor:
-    """Return `augment(images, rng_key)`, computed in parts by torch.get_num_threads() threads on a CPU."""
+    """Return `augment(images, rng_key)`, computed in parts by torch.get_num_threads() threads, at most 4, on a CPU."""
     if images.device.type != "cpu" or torch.compiler.is_compiling():
         return augment(images, rng_key)
-    threads, n = torch.get_num_threads(), len(images)
+    threads, n = min(MAX_THREADS, torch.get_num_threads()), len(images)
     if threads == 1 or n < 2 * MIN_IMAGES:
         return augment(images, rng_key)
     size = min(MAX_IMAGES, max(MIN_IMAGES, -(-n // threads)))
     return torch.cat(list(_pool(threads, os.getpid()).map(augment, images.split(size), rng_key.split(size))))
 
 
+def run_tasks(tasks: Sequence[Callable[[], None]], images: int) -> None:
+    """Run independent tasks on so many CPU images, in threads where that pays."""
+    if torch.get_num_threads() < MAX_THREADS or images < MAX_THREADS * MIN_IMAGES:
+        for task in tasks:
+            task()
+    else:
+        list(_pool(MAX_THREADS, os.getpid()).map(lambda task: task(), tasks))
+
+
 @lru_cache(maxsize=1)
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     """Start threads whose operations are single-threaded. A forked process needs its own: fork copies no threads."""
-    started = Barrier(threads)
+    started, all_threads = Barrier(threads), torch.get_num_threads()
 
     def use_one_thread() -> None:
         torch.get_num_threads()  # the first call in a thread resets its number, so it must come before the next line
@@ -43,5 +55,5 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
 
     pool = ThreadPoolExecutor(threads, "augment", use_one_thread)
     list(pool.map(lambda _: None, range(threads)))
-    torch.set_num_threads(threads)  # libraries without per-thread settings took over the 1
+    torch.set_num_threads(all_threads)  # libraries without per-thread settings took over the 1
     return pool

@@ -130,7 +130,7 @@ def _lightly(plan: Plan, name: str) -> Pipeline:
     width = encoder.feature_dim
     network = nn.Sequential(encoder.backbone, SimCLRProjectionHead(width, width, 128))
     criterion = NTXentLoss(temperature=0.5)
-    transform = SimCLRTransform(input_size=images.image_size, gaussian_blur=0.0)
+    transform = SimCLRTransform(input_size=encoder.spec.image_size, gaussian_blur=0.0)
     dataset = LightlyDataset.from_torch_dataset(MemoryDataset(images.images, transform), transform=transform)
     return Pipeline(name, 2, dataset, network, lambda network, views: criterion(network(views[0]), network(views[1])))
 

@@ -69,6 +69,8 @@ class Plan:
     linear_repeats: int
     widths: tuple[tuple[int, int], ...]  # (width of a ResNet-18, images to extract features of)
     evaluated: tuple[int, int, int]  # width of the ResNet-18, train and test images of a whole evaluation
+    image_size: int | None = None  # side that the images are resized to; None: their own
+    photographs: "Plan | None" = None  # the plan for larger images
 
     @property
     def cuda(self) -> bool:
@@ -92,13 +94,13 @@ class Plan:
         return self.image_set(count).images
 
     def image_set(self, count: int) -> ImageSet:
-        loaded = _load(self.data, self.data_root)
+        loaded = _load(self.data, self.data_root, self.image_size)
         return replace(loaded, images=loaded.images[torch.arange(count) % len(loaded)], labels=None)
 
 
 @cache
-def _load(name: str, root: Path | None) -> ImageSet:
-    return data.load(name, root=root)
+def _load(name: str, root: Path | None, image_size: int | None) -> ImageSet:
+    return data.load(name, root=root, image_size=image_size)
 
 
 def make_plan(device: torch.device, quick: bool = False, name: str = "sample", root: Path | None = None) -> Plan:
@@ -149,7 +151,25 @@ def make_plan(device: torch.device, quick: bool = False, name: str = "sample", r
             knn_test=50, knn_train=500, linear_train=500, linear_test=50, linear_epochs=2, linear_repeats=1,
             widths=((4, 64),), evaluated=(4, 256, 64),
         )  # fmt: skip
-    return plan
+    return replace(plan, photographs=_photographs(plan))
+
+
+def _photographs(plan: Plan) -> Plan:
+    """Return the plan for larger images: a few of them repeated, since only their size matters for the time."""
+    network, size, batch, images = ("timm/resnet50", 224, 256, 2048)
+    if not plan.cuda:
+        network, size, batch, images = ("timm/resnet18", 112, 16, 64)
+    if plan.quick:
+        network, size, batch, images = ("timm/test_resnet", 42, 8, 16)
+    stored = size * 8 // 7
+    settings = recipe_settings("paper", plan.data).replace(
+        network=network, image_size=size, resize_size=stored, batch_size=batch
+    )
+    steps = 2 if plan.quick else 12  # a DataLoader takes a second per step
+    return replace(
+        plan, training=(Case("paper", settings),), training_images=images, image_size=stored, loader_steps=steps,
+        pipeline_steps=steps, pass_seconds=2.0 if plan.cuda else 0.1, repeats=min(3, plan.repeats),
+    )  # fmt: skip
 
 
 def cores() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from aag.bench import SECTIONS, augmentation, evaluation, machine, methods, pipeline, startup, training
+from aag.bench import SECTIONS, augmentation, evaluation, machine, methods, photographs, pipeline, startup, training
 from aag.bench.plan import Plan, make_plan
 from aag.bench.tables import tables
 from aag.errors import AAGError, unknown
@@ -54,6 +54,7 @@ def bench(
             "startup": lambda: startup.run(plan, cache),  # first, while the cache is empty
             "training": lambda: training.run(plan),
             "pipeline": lambda: pipeline.run(plan),
+            "photographs": lambda: photographs.run(plan),
             "augmentation": lambda: augmentation.run(plan),
             "evaluation": lambda: evaluation.run(plan),
             "methods": lambda: methods.run(plan),

@@ -28,6 +28,11 @@ def tables(record: dict[str, Any]) -> Iterator[SpeedTable]:
     for name, make in MAKERS.items():
         if name in record:
             yield make(record[name])
+        if name == "pipeline" and "photographs" in record:
+            section = record["photographs"]
+            sizes = f"{section['image_size']} px from {section['resize_size']} px"
+            for table in (_training(section["training"]), _pipeline(section["pipeline"])):
+                yield table._replace(title=f"{table.title}; {sizes}")
         if name == "evaluation" and "methods" in record:
             yield _timings("Between epochs", record["methods"]["between_epochs"])
 
@@ -102,13 +107,14 @@ def _augmentation(section: dict[str, Any]) -> SpeedTable:
         "ours_gpu_kernels": "ours, kernels",
         "ours_gpu_plain": "ours, plain PyTorch",
         "ours_cpu": f"ours, {threads} CPU threads",
+        "ours_processes": f"ours, {threads} processes",
         "torchvision_pil": f"torchvision PIL, {threads} processes",
         "torchvision_tensor": f"torchvision v2, {threads} processes",
     }
     gpu = next((name for name in speeds if name in section["rows"][0]), "")  # as in training
     ratios = {
         f"{ours}_over_{kind}": f"{where} ÷ {peer}"
-        for ours, where in {gpu: "GPU", "ours_cpu": "CPU"}.items()
+        for ours, where in {gpu: "GPU", "ours_cpu": "CPU", "ours_processes": "processes"}.items()
         for kind, peer in (("pil", "PIL"), ("tensor", "v2"))
     }
     rows = []

@@ -15,14 +15,18 @@ from aag.data.datasets import DATASETS, Dataset, data_root, list_datasets, norma
 if TYPE_CHECKING:
     from aag.data.cache import fetch
     from aag.data.imageset import ImageSet
+    from aag.data.listing import Survey, survey
     from aag.data.loading import as_image_sets, load, load_pair
 
 __all__ = [
-    "DATASETS", "Dataset", "ImageSet", "as_image_sets", "data_root", "fetch", "list_datasets", "load", "load_pair",
-    "normalisation",
+    "DATASETS", "Dataset", "ImageSet", "Survey", "as_image_sets", "data_root", "fetch", "list_datasets", "load",
+    "load_pair", "normalisation", "survey",
 ]  # fmt: skip
 
-_LAZY = {"ImageSet": "imageset", "fetch": "cache"} | dict.fromkeys(("as_image_sets", "load", "load_pair"), "loading")
+_LAZY = {
+    "ImageSet": "imageset", "fetch": "cache", "Survey": "listing", "survey": "listing", "as_image_sets": "loading",
+    "load": "loading", "load_pair": "loading",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,8 @@
 
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -42,6 +43,29 @@ def readable_extensions() -> frozenset[str]:
 
 def decode(path: Path, size: int) -> np.ndarray:
     """Return the image as uint8 [size, size, 3]. Raises UnreadableImageError with a short reason."""
+    with _open(path) as image:
+        # A JPEG can be decoded at a fraction of its size; twice the target is enough for the filter.
+        image.draft(None, (2 * size, 2 * size))
+        # Pillow only warns up to twice its limit, but every core may hold such an image.
+        limit = Image.MAX_IMAGE_PIXELS
+        if limit is not None and image.width * image.height > limit:
+            raise UnreadableImageError(f"{image.width}×{image.height} exceeds Pillow's limit of {limit:,} pixels")
+        image.load()
+        upright: Image.Image = image
+        with suppress(Exception):  # an image with damaged EXIF data is still usable
+            upright = ImageOps.exif_transpose(image)
+        return np.asarray(resize_square(to_rgb(upright), size))
+
+
+def read_size(path: Path) -> tuple[int, int]:
+    """Return width and height from the header, without decoding. Raises UnreadableImageError with a short reason."""
+    with _open(path) as image:
+        return image.size
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Image.Image]:
+    """Open an image file; whatever goes wrong until it is closed is raised as an UnreadableImageError."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
@@ -49,17 +73,7 @@ def decode(path: Path, size: int) -> np.ndarray:
         if status.st_size == 0:
             raise UnreadableImageError("empty file")
         with Image.open(path, formats=readable_formats()) as image:
-            # A JPEG can be decoded at a fraction of its size; twice the target is enough for the filter.
-            image.draft(None, (2 * size, 2 * size))
-            # Pillow only warns up to twice its limit, but every core may hold such an image.
-            limit = Image.MAX_IMAGE_PIXELS
-            if limit is not None and image.width * image.height > limit:
-                raise UnreadableImageError(f"{image.width}×{image.height} exceeds Pillow's limit of {limit:,} pixels")
-            image.load()
-            upright: Image.Image = image
-            with suppress(Exception):  # an image with damaged EXIF data is still usable
-                upright = ImageOps.exif_transpose(image)
-            return np.asarray(resize_square(to_rgb(upright), size))
+            yield image
     except UnreadableImageError:
         raise
     except UnidentifiedImageError:

@@ -8,6 +8,7 @@ from torch import Tensor
 from aag.kernels import in_dry_run
 from aag.methods import Method
 from aag.rng import keys, permutation
+from aag.training.reading import HostReader
 
 CHUNK_PIXELS = 2**22  # per view: 4,096 images of 32×32
 
@@ -24,16 +25,30 @@ class Batches:
 
     A view depends on (seed, epoch, image, view) alone; where the method orders an epoch's images, and may take one
     twice, on the position in that order instead of the image. Chunks start at fixed positions, so that a resumed run
-    repeats the arithmetic of an uninterrupted one, bit for bit.
+    repeats the arithmetic of an uninterrupted one, bit for bit. Images on another device than `device` are read ahead,
+    chunk by chunk. Views have `view_size` pixels a side, by default the images'.
     """
 
-    def __init__(self, images: Tensor, method: Method, batch_size: int, seed: int) -> None:
+    def __init__(
+        self,
+        images: Tensor,
+        method: Method,
+        batch_size: int,
+        seed: int,
+        *,
+        view_size: int | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         self.images, self.method, self.batch_size, self.seed = images, method, batch_size, seed
         self.augmentations = method.augmentations()
+        if view_size not in (None, images.shape[2]):
+            self.augmentations = tuple(augmentation.at_size(view_size) for augmentation in self.augmentations)
+        self.device = images.device if device is None else device
+        self._reader = None if images.device == self.device else HostReader(images, self.device)
         # On a CPU, what the caches hold: 512 images of 32×32, or 128 for each of many cores.
         pixels = (
             CHUNK_PIXELS
-            if images.device.type == "cuda"
+            if self.device.type == "cuda"
             else max(CHUNK_PIXELS // 8, CHUNK_PIXELS // 32 * torch.get_num_threads())
         )
         affordable = pixels // (images.shape[2] * images.shape[3]) // batch_size
@@ -59,22 +74,47 @@ class Batches:
         """Drop what was made ahead: the method may have changed its order."""
         self._order = self._chunk_at = None
 
+    def close(self) -> None:
+        if self._reader:
+            self._reader.close()
+
     def make_chunk(self, epoch: int, chunk: int) -> Batch:
         """Make many batches in one."""
         if self._order is None or self._order[0] != epoch:
             own = self.method.epoch_order(epoch)
-            shuffled = permutation(self.seed, epoch, len(self.images), self.images.device) if own is None else own
+            shuffled = self._shuffle(epoch) if own is None else own.to(self.images.device)
             self._order = epoch, shuffled, own is not None
         _, order, ordered = self._order
         if in_dry_run():
             self._order = None
-        size = self.per_chunk * self.batch_size
-        # The last chunk is filled up from the epoch's start: all have one shape.
-        place = torch.arange(chunk * size, (chunk + 1) * size, device=order.device) % len(order)
+        place = self._places(chunk, order)
         index = order[place]
-        images, number = self.images[index], place if ordered else index
+        if self._reader:
+            images = self._reader.read(index, self._next_index(epoch, chunk, order, ordered))
+            place, index = place.to(self.device), index.to(self.device)
+        else:
+            images = self.images[index]
+        number = place if ordered else index
         views = [
             augmentation.views(images, keys(self.seed, epoch, number, view))
             for view, augmentation in enumerate(self.augmentations)
         ]
         return Batch(torch.stack(views), index)
+
+    def _shuffle(self, epoch: int) -> Tensor:
+        return permutation(self.seed, epoch, len(self.images), self.images.device)
+
+    def _places(self, chunk: int, order: Tensor) -> Tensor:
+        """Positions of a chunk in the epoch's order. The last chunk is filled up from the start: all have one shape."""
+        size = self.per_chunk * self.batch_size
+        return torch.arange(chunk * size, (chunk + 1) * size, device=order.device) % len(order)
+
+    def _next_index(self, epoch: int, chunk: int, order: Tensor, ordered: bool) -> Tensor | None:
+        """Indices of the chunk after this one, to be read ahead. None where the method has yet to choose them."""
+        steps = len(order) // self.batch_size
+        if (chunk + 1) * self.per_chunk < steps:
+            return order[self._places(chunk + 1, order)]
+        if ordered:
+            return None
+        following = self._shuffle(epoch + 1)
+        return following[self._places(0, following)]

@@ -38,6 +38,8 @@ class Step:
         self.fused = self._make_fused() if runtime.kernels else []  # the trained encoder's first
         self._objective = _compile(self._loss) if runtime.compile else self._loss
         self._graphs: dict[tuple[bool, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        # Graphs are replayed one after another and leave nothing to each other: they share the activations' memory.
+        self._pool = torch.cuda.graph_pool_handle() if runtime.graph else None
         self._inputs: Batch | None = None  # what the graphs read
         self._zeros = torch.empty(0)
 
@@ -184,7 +186,7 @@ class Step:
         if self.settings.accumulate == 1:
             self.optimizer.zero_grad()  # the graph's own pool then holds the gradients
         graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self._pool):
             statistics = self._run(batch, until, first, last)
         replace_memsets(graph, self._zeros)
         graph.instantiate()

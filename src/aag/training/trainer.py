@@ -15,6 +15,7 @@ from aag.data import DATASETS, ImageSet
 from aag.errors import AAGError, KernelsUnsupportedError, first_line
 from aag.methods import Method, MethodContext
 from aag.nets import Encoder, NetworkSettings
+from aag.nets.pretrained import load_pretrained
 from aag.provenance import provenance
 from aag.runs import Run, differences
 from aag.settings import TrainSettings, to_json
@@ -22,6 +23,7 @@ from aag.training import checkpoint
 from aag.training.batches import Batches
 from aag.training.callbacks import Callback
 from aag.training.encoders import freeze, load_start_weights
+from aag.training.reading import fits_on_device
 from aag.training.runtime import Runtime, choose_precision, choose_runtime, find_device
 from aag.training.schedule import learning_rate
 from aag.training.step import Step
@@ -59,6 +61,7 @@ class Trainer:
         device: str | torch.device = "auto",
         compile: str = "auto",
         checkpoint_minutes: float = 1.0,
+        images_on: str = "auto",
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         settings = settings or TrainSettings()
@@ -75,8 +78,8 @@ class Trainer:
         self.callbacks, self.should_stop, self.checkpoint_minutes = tuple(callbacks), should_stop, checkpoint_minutes
         if images.channels != 3:
             raise AAGError(f"training takes images of 3 channels; {images.name} has {images.channels}")
-        if encoder.spec.image_size != images.image_size:
-            size, own = encoder.spec.image_size, images.image_size
+        if encoder.spec.source_size != images.image_size:
+            size, own = encoder.spec.source_size, images.image_size
             raise AAGError(f"the encoder is built for images of {size}×{size}; those of {images.name} are {own}×{own}")
         window = settings.accumulate
         if settings.batch_size * window > len(images):
@@ -87,8 +90,11 @@ class Trainer:
             )
         # The last partial batch is dropped, and so are batches that do not fill a window.
         self.steps_per_epoch = len(images) // (settings.batch_size * window) * window
-        if settings.start_from and not (run and run.checkpoint.exists()):
-            load_start_weights(encoder, settings.start_from)
+        if not (run and run.checkpoint.exists()):
+            if settings.start_from:
+                load_start_weights(encoder, settings.start_from)
+            if settings.pretrained:
+                load_pretrained(encoder, settings.pretrained)
         freeze(encoder, settings.freeze)
         method.settings = method.settings.resolve(DATASETS.get(images.name))
         with torch.random.fork_rng(devices=[]):  # layers that the method makes start by the seed, too
@@ -96,6 +102,7 @@ class Trainer:
             method.setup(MethodContext(encoder, len(images), settings))
         self.runtime = choose_runtime(encoder, device, settings.precision, compile)
         self.run_name, self.run_settings = run_name, run_settings or self._own_settings()
+        self.images_on = images_on
         self.progress = Progress()
         self.history = torch.zeros(0)  # statistics of the current epoch, one row per step
         self._stack = ExitStack()
@@ -109,7 +116,10 @@ class Trainer:
                 self.run.start(self.run_settings, self.run_name)
             self._stack.enter_context(torch.random.fork_rng(devices=[]))
             self.prepare()
-            return self._fit()
+            try:
+                return self._fit()
+            finally:
+                self._tell("on_end")
 
     @property
     def epoch(self) -> int:
@@ -133,7 +143,11 @@ class Trainer:
         """Move everything to the device and build the step."""
         for module in (self.encoder, self.method):
             module.to(self.runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.images = self.image_set.images.to(self.runtime.device)
+        self.images = self.image_set.images
+        if self.images_on != "host" and (
+            self.images_on == "device" or fits_on_device(self.images, self.runtime.device)
+        ):
+            self.images = self.images.to(self.runtime.device)
         if self.runtime.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.runtime.device)
         before = self.step.state() if hasattr(self, "step") else None  # of a `fit` that was stopped
@@ -150,7 +164,15 @@ class Trainer:
         if runtime.is_plain:
             self._stack.enter_context(kernels.disabled())
         self.step = Step(self.encoder, self.method, self.settings, runtime)
-        self.batches = Batches(self.images, self.method, self.settings.batch_size, self.settings.seed)
+        self.batches = Batches(
+            self.images,
+            self.method,
+            self.settings.batch_size,
+            self.settings.seed,
+            view_size=self.encoder.spec.image_size,
+            device=self.runtime.device,
+        )
+        self._stack.callback(self.batches.close)
 
     def train_step(self, epoch: int, step: int, lr: float) -> Tensor:
         """Run step 0, 1, … of an epoch and return its statistics."""
@@ -187,7 +209,8 @@ class Trainer:
             if not plain:
                 self._tell("on_ready", seconds)
             where = {**provenance(str(self.runtime.device)), "threads": torch.get_num_threads()}
-            self.log({"kind": "start", **self.position(), **where, "runtime": str(self.runtime)})
+            about = {"runtime": str(self.runtime), "images": len(self.image_set)}
+            self.log({"kind": "start", **self.position(), **where, **about})
         if not resumed:
             self._tell("on_epoch")
             self._save()

@@ -15,7 +15,7 @@ from aag.kernels import launch
 
 TILE = 1024  # pixels per iteration
 GRAY = tl.constexpr(FILL)
-KNOWN_FIELDS = {AuxiliaryAugment: frozenset({"policy", "crop", "flip", "scale", "ratio", "pad"})}
+KNOWN_FIELDS = {AuxiliaryAugment: frozenset({"policy", "crop", "flip", "scale", "ratio", "pad", "size"})}
 
 
 def supports(augmentation: Augmentation) -> bool:
@@ -29,11 +29,17 @@ def crop_batch(augmentation: AuxiliaryAugment, images: Tensor, rng_key: Tensor) 
     size = tuple(images.shape[2:])
     probabilities = (augmentation.flip, 0.0, 0.0, 0.0)
     draws = draw(rng_key, size, augmentation.scale, augmentation.ratio, probabilities, first_slot=FIRST_SLOT)
-    out, grid = torch.empty_like(images), (len(images),)
+    grid = (len(images),)
     if augmentation.crop == "padded":
+        out = torch.empty_like(images)
         launch(crop_padded, grid, images, out, draws, *size, augmentation.pad, TILE=TILE, num_warps=8)
     else:
-        launch(crop_resized, grid, images, out, draws, *size, TILE=TILE, num_warps=8, enable_fp_fusion=False)
+        rows, columns = augmentation.size or size[0], augmentation.size or size[1]
+        out = images.new_empty(len(images), 3, rows, columns)
+        launch(
+            crop_resized, grid, images, out, draws, *size, rows, columns,
+            TWO_TAPS=rows >= size[0] and columns >= size[1], TILE=TILE, num_warps=8, enable_fp_fusion=False,
+        )  # fmt: skip
     return out
 
 
@@ -110,18 +116,21 @@ def _bilinear(plane, up_near, down_near, up_far, down_far, y0, y1, x0, x1):
 
 
 @triton.jit
-def crop_resized(images, out, draws, height, width, TILE: tl.constexpr):
-    """Crop each image to its box and resize it to the image's size, uint8 to uint8."""
+def crop_resized(
+    images, out, draws, height, width, rows, columns, TWO_TAPS: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """Crop each image to its box and resize it to rows × columns, uint8 to uint8."""
     number = tl.program_id(0)
     draw = draws + number * COLUMNS
-    size = height * width
-    base = number.to(tl.int64) * 3 * size
+    size = rows * columns
+    image = images + number.to(tl.int64) * 3 * (height * width)
+    view = out + number.to(tl.int64) * 3 * size
     for start in range(0, size, TILE):
         pixel = start + tl.arange(0, TILE)
         valid_pixel = tl.minimum(pixel, size - 1)
-        r, g, b = sample_crop(images + base, draw, valid_pixel, height, width, height, width, True)
+        r, g, b = sample_crop(image, draw, valid_pixel, height, width, rows, columns, TWO_TAPS)
         r, g, b = tl.div_rn(r, 255.0), tl.div_rn(g, 255.0), tl.div_rn(b, 255.0)
-        store_pixels(out + base, pixel, size, r, g, b, pixel < size)
+        store_pixels(view, pixel, size, r, g, b, pixel < size)
 
 
 @triton.jit(do_not_specialize=["pad"])

@@ -1,0 +1,139 @@
+"""List the image files below a folder, and survey their sizes."""
+
+import os
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from aag.data.arrays import select_indices
+from aag.data.decode import UnreadableImageError, read_size, readable_extensions
+from aag.errors import AAGError
+from aag.text import pluralize
+
+# Formats of photographs that Pillow does not read; their owner wants to know that they are missing.
+_UNSUPPORTED = frozenset({".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".rw2", ".raf"})
+_TEST_NAMES = ("test", "val", "valid", "validation")
+
+
+@dataclass
+class Listing:
+    """The files below a folder. Image paths are relative to it and use "/"."""
+
+    images: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    file_count: int = 0
+
+
+@dataclass(frozen=True)
+class Survey:
+    """How many images a folder has, and their sizes as estimated from a sample."""
+
+    count: int  # files with an image extension, below the folder or its train/
+    sampled: int  # files whose header was read
+    unreadable: int  # of those
+    shorter_side: int  # median over the sample, in pixels
+    shorter_side_range: tuple[int, int]  # 10th and 90th percentile
+    mean_pixels: float  # width × height
+
+    @property
+    def total_pixels(self) -> float:
+        """Estimated pixels of all images, before any resizing."""
+        return self.count * self.mean_pixels
+
+
+def survey(folder: str | Path, sample: int = 200) -> Survey:
+    """Estimate the sizes of a folder's training images from the headers of at most `sample` files. Decodes nothing."""
+    path = split_folders(Path(os.path.expanduser(folder)))["train"]
+    listing = list_images(path)
+    chosen = select_indices(len(listing.images), sample)
+    sizes = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for i in chosen:
+            try:
+                sizes.append(read_size(path / listing.images[i]))
+            except UnreadableImageError:
+                continue
+    if not sizes:
+        raise no_readable_image(path, listing)
+    shorter = np.min(sizes, axis=1)
+    low, median, high = np.percentile(shorter, (10, 50, 90), method="lower").tolist()
+    mean_pixels = float(np.prod(np.array(sizes, np.float64), axis=1).mean())
+    return Survey(len(listing.images), len(chosen), len(chosen) - len(sizes), median, (low, high), mean_pixels)
+
+
+def no_readable_image(folder: Path, listing: Listing, first: str = "") -> AAGError:
+    """Return the error for a folder none of whose files is an image; `first` is a file that failed, with its reason."""
+    counts = f"{pluralize(listing.file_count, 'file')}, {len(listing.images)} with an image extension"
+    first = first or next(iter(listing.skipped), "")
+    return AAGError(f"no readable image in {folder}: {counts}" + (f" (first: {first})" if first else ""))
+
+
+def split_folders(folder: Path) -> dict[str, Path]:
+    """Return the folder of each split: train, and test where there is one."""
+    try:
+        children = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise AAGError(f"cannot read {folder}: {error.strerror or error}") from None
+    folders = {c.name.lower(): Path(c.path) for c in children if _is_folder(c) and not c.name.startswith(".")}
+    test = next((folders[name] for name in _TEST_NAMES if name in folders), None)
+    if "train" in folders and test is not None:
+        return {"train": folders["train"], "test": test}
+    # `train` as the only folder is a split. Beside other folders it is a class: a vehicle.
+    is_only = len(folders) == 1 and not any(_is_image(child.name) for child in children)
+    return {"train": folders["train"] if is_only and "train" in folders else folder}
+
+
+def list_images(folder: Path) -> Listing:
+    """List every image below a folder. Links are followed, but no folder is visited twice, and none above `folder`."""
+    listing = Listing()
+    visited = {_identity(parent) for parent in folder.resolve().parents}
+    pending = [""]
+    while pending:
+        inside = pending.pop()
+        try:
+            identity = _identity(folder / inside)
+            if identity in visited:
+                continue
+            visited.add(identity)
+            children = sorted(os.scandir(folder / inside), key=lambda entry: entry.name)
+        except OSError as error:
+            listing.skipped.append(f"{printable(inside) or '.'}: {error.strerror or error}")
+            continue
+        subfolders = []
+        for child in children:
+            if child.name.startswith("."):
+                continue
+            relative = f"{inside}/{child.name}" if inside else child.name
+            if _is_folder(child):
+                subfolders.append(relative)
+                continue
+            listing.file_count += 1
+            if _is_image(child.name):
+                listing.images.append(relative)
+            elif os.path.splitext(child.name)[1].lower() in _UNSUPPORTED:
+                listing.skipped.append(f"{printable(relative)}: Pillow cannot read this format; convert it to JPEG")
+        pending += reversed(subfolders)
+    listing.images.sort()
+    return listing
+
+
+def _is_image(name: str) -> bool:
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in readable_extensions()
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    # entry.is_dir() raises for a link to itself; os.path.isdir returns False.
+    return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def printable(name: str) -> str:
+    """Replace the characters of a file name that a terminal cannot print."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
