@@ -77,9 +77,10 @@ def test_thumbnails_are_jpegs_of_the_images(embedder, photos):
     assert np.abs(pixels.astype(int) - expected).mean() < 12
 
 
-def test_class_folders_are_labels_only_where_every_image_is_in_one():
+def test_class_folders_are_labels_where_there_are_two():
     assert class_folders(["a/1", "b/2", "b/c/3"]) == ["a", "b", "b"]
     assert class_folders(["train/a/1", "test/b/2"]) == ["a", "b"]
+    assert class_folders(["a/1", "b/1", "2"]) == ["a", "b", ""]
     assert class_folders(["a/1", "2"]) is None
     assert class_folders(["a/1", "a/2"]) is None
 

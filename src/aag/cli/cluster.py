@@ -72,6 +72,6 @@ def _row(table: EmbeddingTable, found: Clustering, cluster: int) -> dict[str, An
     row: dict[str, Any] = {"cluster": cluster + 1, "images": len(members)}
     row["mean distance"] = round(found.distances[members].mean().item(), 4)
     if "label" in table.columns:
-        label, count = Counter(table.columns["label"][i] for i in members).most_common(1)[0]
+        label, count = Counter(table.columns["label"][i] or "none" for i in members).most_common(1)[0]
         row["most common label"] = f"{label} ({count / len(members):.0%})"
     return row | {"most central": table.names[members[0]]}

@@ -157,5 +157,6 @@ def _nmi(table: EmbeddingTable, labels: Tensor) -> float | None:
     known = table.columns.get("label")
     if known is None:
         return None
+    rows = [i for i, name in enumerate(known) if name]
     numbers = {name: i for i, name in enumerate(dict.fromkeys(known))}
-    return mutual_information(labels, torch.tensor([numbers[name] for name in known])).item()
+    return mutual_information(labels[rows], torch.tensor([numbers[known[i]] for i in rows])).item()

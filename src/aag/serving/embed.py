@@ -114,7 +114,7 @@ class Embedder:
         labels = source.labels()
         part = _Part(indices.start, features=features, thumbnails=bool(thumbnails))
         started = time.monotonic()
-        for batch, pieces in self._batches(source, indices, thumbnails):
+        for batch, pieces in self.batches(source, indices, thumbnails):
             part.add(*self._encode(torch.cat([piece.images for piece in pieces])), batch, pieces)
             if on_progress:
                 on_progress(batch.stop - indices.start, len(indices))
@@ -146,7 +146,7 @@ class Embedder:
             features, embeddings = self.encoder.encode(images, batch_size=self.batch_size, dtype=dtype)
         return features[:count], embeddings[:count]
 
-    def _batches(self, source: ImageSource, indices: range, thumbnails: int) -> Iterator[tuple[range, list[Piece]]]:
+    def batches(self, source: ImageSource, indices: range, thumbnails: int = 0) -> Iterator[tuple[range, list[Piece]]]:
         """Yield batches of decoded pieces. At most two batches, or four pieces per core, are decoded ahead."""
         starts = iter(range(indices.start, indices.stop, PIECE))
         cores = os.cpu_count() or 1

@@ -11,7 +11,7 @@ from PIL import Image
 from aag import data
 from aag.data import DATASETS, ImageSet
 from aag.data.decode import UnreadableImageError, decode, resize_square
-from aag.data.folder import list_images
+from aag.data.folder import list_images, printable
 from aag.errors import AAGError
 
 SPLIT_FOLDERS = {"train", "test", "val", "valid", "validation"}
@@ -55,21 +55,25 @@ class ImageSource:
                 yield f"{name}\0"
 
     def labels(self) -> list[str] | None:
-        """Return each image's class, by its labels or its subfolder; None where there are none."""
+        """Return each image's class, by its labels or its subfolder, "" for unlabelled ones; None without classes."""
         if self.sets:
             if any(each.labels is None for each in self.sets):
                 return None
-            return [each.classes[label] for each in self.sets for label in each.labels.tolist()]  # type: ignore[union-attr]
+            numbers = [(each.classes, label) for each in self.sets for label in each.labels.tolist()]  # type: ignore[union-attr]
+            return [classes[label] if label >= 0 else "" for classes, label in numbers]
         return class_folders(self.names)
 
 
 def class_folders(names: Sequence[str]) -> list[str] | None:
-    """Return the first folder of each name below train/ or test/; None unless there are two, and all images in one."""
+    """Return the first folder of each name, below train/ or test/; None where there are fewer than two.
+
+    Images outside these folders have the label "".
+    """
     split = [name.split("/") for name in names]
     if all(parts[0].lower() in SPLIT_FOLDERS for parts in split):
         split = [parts[1:] for parts in split]
     found = [parts[0] if len(parts) > 1 else "" for parts in split]
-    return found if len(set(found)) > 1 and "" not in found else None
+    return found if len({*found} - {""}) > 1 else None
 
 
 def open_source(
@@ -104,7 +108,7 @@ def open_source(
     if not names:
         raise AAGError(f"no image in {given[0]}" + (f" ({skipped[0]})" if skipped else ""))
     keep = [_is_unicode(name) for name in names]
-    skipped += [f"{_printable(n)}: its name is not UTF-8; rename it" for n, k in zip(names, keep, strict=True) if not k]
+    skipped += [f"{printable(n)}: its name is not UTF-8; rename it" for n, k in zip(names, keep, strict=True) if not k]
     source = Path(given[0]).expanduser().absolute() if len(given) == 1 else Path.cwd()
     return ImageSource(
         str(source if source.is_dir() else Path.cwd()),
@@ -134,7 +138,3 @@ def _is_unicode(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _printable(name: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in name)
