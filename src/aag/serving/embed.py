@@ -177,7 +177,7 @@ class Embedder:
         if self.decode == "gpu" and source.paths:
             from aag.serving.gpu_decode import decode_batch
 
-            images, failures = decode_batch([source.paths[i] for i in rows], self.size, self.device)
+            images, failures = decode_batch([Path(source.paths[i]) for i in rows], self.size, self.device)
         else:
             images, failures = self._decode_on_cpu(source, rows)
         return Piece(images, failures, [_thumbnail(source, i, thumbnails) for i in rows] if thumbnails else [])

@@ -23,7 +23,7 @@ class ImageSource:
 
     source: str  # a folder's absolute path, or a data set's name
     names: list[str]
-    paths: list[Path] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)  # strings: a million Path objects take a gigabyte
     sets: tuple[ImageSet, ...] = ()
     skipped: list[str] = field(default_factory=list)  # "path: reason" of files that cannot be listed
 
@@ -33,7 +33,7 @@ class ImageSource:
     def load(self, index: int, size: int) -> np.ndarray:
         """Return an image as uint8 [size, size, C]. Raises UnreadableImageError with a short reason."""
         if self.paths:
-            return decode(self.paths[index], size)
+            return decode(Path(self.paths[index]), size)
         for each in self.sets:
             if index < len(each):
                 pixels = each.images[index].permute(1, 2, 0).contiguous().numpy()
@@ -90,7 +90,7 @@ def open_source(
     if len(given) == 1 and (str(given[0]) in DATASETS or str(given[0]).lower().endswith(".npz")):
         return _open_set(str(given[0]), size, data_root)
     names: list[str] = []
-    paths: list[Path] = []
+    paths: list[str] = []
     skipped: list[str] = []
     for each in given:
         path = Path(os.path.expanduser(each))
@@ -98,11 +98,11 @@ def open_source(
             listing = list_images(path)
             prefix = f"{path.as_posix().rstrip('/')}/" if len(given) > 1 else ""
             names += [prefix + name for name in listing.images]
-            paths += [path / name for name in listing.images]
+            paths += [os.path.join(path, name) for name in listing.images]
             skipped += [prefix + line for line in listing.skipped]
         elif os.path.lexists(path):
             names.append(path.as_posix())
-            paths.append(path)
+            paths.append(str(path))
         else:
             raise AAGError(f"no such file or folder: {each}; give images, an .npz or one of {', '.join(DATASETS)}")
     if not names:
@@ -122,7 +122,7 @@ def reopen_source(source: str, names: list[str], size: int, *, data_root: str | 
     """Return the images that a table of embeddings names, from where they came. Those that are gone fail to load."""
     if source in DATASETS or source.lower().endswith(".npz"):
         return _open_set(source, size, data_root)
-    return ImageSource(source, names, [Path(source, name) for name in names])
+    return ImageSource(source, names, [os.path.join(source, name) for name in names])
 
 
 def _open_set(source: str, size: int, data_root: str | Path | None) -> ImageSource:
