@@ -16,6 +16,7 @@ from aag.files import write_bytes
 from aag.serving.search import picture_loader
 from aag.serving.sheets import Section, Tile, make_sheet
 from aag.serving.table import EmbeddingTable
+from aag.text import pluralize
 
 GRID = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)  # numbers of clusters that are tried
 SAMPLE, SILHOUETTE_SAMPLE = 10_000, 2000  # images that the number of clusters is chosen on
@@ -97,7 +98,7 @@ def clusters_sheet(
     for cluster in range(clustering.count) if clusters is None else clusters:
         members = clustering.members(cluster)
         tiles = [Tile(load(row), (table.names[row],)) for row in members[:examples]]
-        sections.append(Section(tiles, f"Cluster {cluster + 1}", f"{len(members):,} images"))
+        sections.append(Section(tiles, f"Cluster {cluster + 1}", pluralize(len(members), "image")))
     return make_sheet(sections, title="Most central images of each cluster", columns=10, size=96)
 
 
