@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from aag import data, nets
-from aag.serving.embed import Embedder
+from aag.serving.embedder import Embedder
 
 CLASSES = ("cats", "dogs")
 

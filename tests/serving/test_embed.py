@@ -16,8 +16,9 @@ from PIL import Image
 
 from aag import data, nets
 from aag.errors import AAGError
-from aag.serving import embed
-from aag.serving.embed import Embedder, embed_folder, load_or_embed
+from aag.serving import embedder as embedding
+from aag.serving.embed import embed_folder, load_or_embed
+from aag.serving.embedder import Embedder, hash_model
 from aag.serving.parts import embed_to_file, parse_shard, shard_indices
 from aag.serving.sources import class_folders, open_source
 from aag.serving.table import concatenate, read_table, write_table
@@ -133,7 +134,7 @@ def test_nothing_readable_is_one_line(embedder, tmp_path):
 
 
 def test_a_killed_process_loses_at_most_one_part(model, embedder, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(embed, "PART_IMAGES", 16)
+    monkeypatch.setattr(embedding, "PART_IMAGES", 16)
     out, source = tmp_path / "out.parquet", open_source(photos, embedder.size)
 
     def slowly(done: int, total: int) -> None:
@@ -234,10 +235,10 @@ def test_an_embeddings_file_must_be_of_the_model(embedder, photos, tmp_path):
 
 def test_the_hash_is_of_weights_and_description(model):
     one, two = nets.load(model), nets.load(model)
-    assert embed.hash_model(one) == embed.hash_model(two)
+    assert hash_model(one) == hash_model(two)
     with torch.no_grad():
         next(two.parameters())[0] += 1
-    assert embed.hash_model(one) != embed.hash_model(two)
+    assert hash_model(one) != hash_model(two)
 
 
 @pytest.mark.gpu

@@ -14,7 +14,7 @@ from aag.bench.plan import Plan
 from aag.bench.timing import measure, once, timed_row
 from aag.serving.dedupe import THRESHOLD
 from aag.serving.duplicates import connect_similar
-from aag.serving.embed import Embedder
+from aag.serving.embedder import Embedder
 from aag.serving.search import nearest
 from aag.serving.sources import ImageSource, open_source
 

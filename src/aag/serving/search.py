@@ -13,7 +13,7 @@ from torch import Tensor
 from aag.data.decode import UnreadableImageError, decode
 from aag.errors import AAGError
 from aag.evaluate.knn import find_neighbours
-from aag.serving.embed import Embedder
+from aag.serving.embedder import Embedder
 from aag.serving.sheets import BLUE, Section, Tile, make_sheet
 from aag.serving.sources import ImageSource, reopen_source
 from aag.serving.table import EmbeddingTable
