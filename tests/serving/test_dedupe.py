@@ -134,3 +134,40 @@ def test_a_million_rows_take_less_than_thirty_seconds_on_a_gpu():
     assert time.perf_counter() - started < 30
     assert (labels[500_000:600_000] == np.arange(100_000)).all()
     assert len(np.unique(labels)) == 900_000
+
+
+def test_images_with_one_embedding_and_other_pixels_are_kept(tmp_path):
+    """As of an encoder that learned nothing: all rows are equal, and pixels decide."""
+    ramp = np.linspace(0, 255, 64, dtype=np.uint8)
+    pattern = np.random.default_rng(0).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    pictures = {
+        "a.png": np.broadcast_to(ramp[None, :, None], (64, 64, 3)),
+        "mirrored.png": np.broadcast_to(ramp[None, ::-1, None], (48, 48 + 16, 3)),
+        "turned.png": np.broadcast_to(ramp[:, None, None], (64, 64, 3)),
+        "blocks.png": pattern.repeat(20, 0).repeat(20, 1),
+        "small-blocks.png": pattern.repeat(8, 0).repeat(8, 1),
+        "white.png": np.full((32, 32, 3), 255, np.uint8),
+        "nearly-white.png": np.full((30, 30, 3), 250, np.uint8),
+        "black.png": np.zeros((32, 32, 3), np.uint8),
+    }
+    for name, pixels in pictures.items():
+        Image.fromarray(np.ascontiguousarray(pixels)).save(tmp_path / name)
+    names = list(pictures)
+    table = EmbeddingTable(names, torch.eye(4)[:1].repeat(len(names), 1), metadata={"source": str(tmp_path)})
+    found = find_duplicates(table)
+    groups = {frozenset(each.path for each in found if each.group == number) for number in range(1, 10)} - {frozenset()}
+    assert groups == {
+        frozenset({"blocks.png", "small-blocks.png"}),
+        frozenset({"a.png", "mirrored.png"}),
+        frozenset({"white.png", "nearly-white.png"}),
+    }
+
+
+def test_each_image_that_could_go_is_similar_to_the_kept_one():
+    """A chain: neighbours are similar, its ends are not."""
+    angle = torch.arange(12) * 0.15
+    rows = torch.stack([angle.cos(), angle.sin()], dim=1)
+    found = find_duplicates(EmbeddingTable([f"{i:02d}" for i in range(12)], rows), threshold=0.98)
+    assert len({each.group for each in found}) > 1
+    assert all(each.cosine >= 0.98 - 1e-5 for each in found)
+    assert sum(each.keep for each in found) == found[-1].group

@@ -4,7 +4,7 @@ import csv
 import hashlib
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -15,12 +15,15 @@ from PIL import Image
 from aag.data.decode import UnreadableImageError, read_size
 from aag.errors import AAGError
 from aag.files import write_bytes
-from aag.serving.duplicates import connect_similar
+from aag.serving.duplicates import ROUNDING, connect_similar
 from aag.serving.search import picture_loader
 from aag.serving.sheets import GREEN, Section, Tile, make_sheet
 from aag.serving.table import EmbeddingTable
 
 THRESHOLD = 0.98  # measured: docs/use.md
+CHECKED_SIDE = 16  # pixels of the small copies that are compared
+MAX_DIFFERENCE, FLAT, MIN_CORRELATION = 25.0, 4.0, 0.7  # mean difference, deviation (both of 255), correlation
+MAX_STARS = 1000  # of linked images; the rest are kept
 MAX_TILES = 18  # of a group on the contact sheet
 
 
@@ -40,37 +43,88 @@ class Duplicate:
 
 
 def find_duplicates(
-    table: EmbeddingTable, *, threshold: float = THRESHOLD, device: torch.device | str = "cpu"
+    table: EmbeddingTable,
+    *,
+    threshold: float = THRESHOLD,
+    device: torch.device | str = "cpu",
+    data_root: str | Path | None = None,
 ) -> list[Duplicate]:
-    """Return the groups of images linked by cosines of at least `threshold`, the image to keep first.
+    """Return groups of an image to keep and of those that could go: each is similar to the kept one itself.
 
-    Byte-identical files have the same embedding, so they are always in one group. Of a group, keep the image with the
-    most pixels, then the largest file, then the first path.
+    Similar: a cosine of at least `threshold` and, where the pictures are at hand, small copies of them that differ
+    little, as they are or mirrored. An encoder that learned little maps many pictures to one place; pixels tell them
+    apart. Images are kept in the order of most pixels, largest file, first path.
     """
     if not 0 < threshold <= 1:
         raise AAGError(f"--threshold {threshold} is not above 0 and at most 1")
     labels = connect_similar(table.embeddings.to(device), threshold)
     order = np.argsort(labels, kind="stable")
     starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
-    groups = [group.tolist() for group in np.split(order, starts[1:]) if len(group) > 1]
-    groups.sort(key=lambda group: (-len(group), group[0]))
+    linked = [group.tolist() for group in np.split(order, starts[1:]) if len(group) > 1]
     folder = table.metadata.get("source", "")
+    facts = {row: _file_facts(Path(folder, table.names[row])) for group in linked for row in group}
+    load = picture_loader(table, CHECKED_SIDE, data_root=data_root) if folder else None
+
+    def rank(row: int) -> tuple[int, int, str]:
+        width, height, size = facts[row]
+        return -(width or 0) * (height or 0), -(size or 0), table.names[row]
+
+    groups = []
+    for rows in linked:
+        rows.sort(key=rank)
+        groups += _stars(table.embeddings, rows, threshold, _small_pictures(load, rows) if load else None)
+    groups.sort(key=lambda group: (-len(group), min(group)))
     found = []
     for number, group in enumerate(groups, 1):
-        paths = [Path(folder, table.names[row]) for row in group]
-        facts = [_file_facts(path) for path in paths]
-        pixels = [(fact[0] or 0) * (fact[1] or 0) for fact in facts]
-        ranked = sorted(range(len(group)), key=lambda i: (-pixels[i], -(facts[i][2] or 0), table.names[group[i]]))
-        best = ranked[0]
-        cosines = table.embeddings[group] @ table.embeddings[group[best]]
-        content = _digest(paths[best]) if facts[best][2] else None
-        for place in ranked:
-            same_size = place != best and facts[place][2] == facts[best][2]
-            same = same_size and content is not None and _digest(paths[place]) == content
-            cosine = min(1.0, cosines[place].item())
-            name = table.names[group[place]]
-            found.append(Duplicate(number, place == best, name, cosine, same, *facts[place], group[place]))
+        best, *_ = group
+        cosines = (table.embeddings[group] @ table.embeddings[best]).clamp(max=1).tolist()
+        content = _digest(Path(folder, table.names[best])) if facts[best][2] else None
+        for row, cosine in zip(group, cosines, strict=True):
+            same_size = row != best and content is not None and facts[row][2] == facts[best][2]
+            same = same_size and _digest(Path(folder, table.names[row])) == content
+            found.append(Duplicate(number, row == best, table.names[row], cosine, same, *facts[row], row))
     return found
+
+
+def _stars(
+    embeddings: torch.Tensor, rows: list[int], threshold: float, pictures: np.ndarray | None
+) -> Iterator[list[int]]:
+    """Split linked rows, the best first, into groups: the best row that is left, and all that are similar to it.
+
+    Links make chains: the ends of one may have little in common. Removing what is similar to a kept image is safe.
+    """
+    row, left = torch.tensor(rows), np.arange(len(rows))
+    for _ in range(MAX_STARS):
+        if len(left) < 2:
+            return
+        near = (embeddings[row[left]] @ embeddings[row[left[0]]] >= threshold - ROUNDING).numpy()
+        if pictures is not None:
+            near &= _pixels_match(pictures[left[0]], pictures[left])
+        near[0] = True
+        if near.sum() > 1:
+            yield row[left[near]].tolist()
+        left = left[~near]
+
+
+def _small_pictures(load: Callable[[int], np.ndarray | None], rows: list[int]) -> np.ndarray:
+    """Return float32 [len(rows), side, side, 3]; NaN where a picture is gone."""
+    pictures = np.full((len(rows), CHECKED_SIDE, CHECKED_SIDE, 3), np.nan, np.float32)
+    for place, row in enumerate(rows):
+        if (picture := load(row)) is not None:
+            pictures[place] = picture
+    return pictures
+
+
+def _pixels_match(one: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Whether each of [n, S, S, 3] has similar levels and, unless both are flat, a similar pattern, or is gone."""
+    match = np.isnan(others[:, 0, 0, 0]) | np.isnan(one[0, 0, 0])
+    for copy in (one, one[:, ::-1]):
+        a, b = copy - copy.mean(axis=(0, 1)), others - others.mean(axis=(1, 2), keepdims=True)
+        deviation_a, deviation_b = a.std(), b.std(axis=(1, 2, 3))
+        alike = (a * b).mean(axis=(1, 2, 3)) >= MIN_CORRELATION * deviation_a * deviation_b
+        flat = np.maximum(deviation_a, deviation_b) < FLAT
+        match |= (np.abs(copy - others).mean(axis=(1, 2, 3)) <= MAX_DIFFERENCE) & (alike | flat)
+    return match
 
 
 def write_duplicates(path: Path, found: Sequence[Duplicate]) -> None:
