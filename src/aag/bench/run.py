@@ -14,7 +14,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from aag.bench import SECTIONS, augmentation, evaluation, machine, methods, photographs, pipeline, startup, training
+from aag.bench import (
+    SECTIONS,
+    augmentation,
+    decoding,
+    evaluation,
+    machine,
+    methods,
+    photographs,
+    pipeline,
+    startup,
+    training,
+)
 from aag.bench.plan import Plan, make_plan
 from aag.bench.tables import tables
 from aag.errors import AAGError, unknown
@@ -55,6 +66,7 @@ def bench(
             "training": lambda: training.run(plan),
             "pipeline": lambda: pipeline.run(plan),
             "photographs": lambda: photographs.run(plan),
+            "decoding": lambda: decoding.run(plan),
             "augmentation": lambda: augmentation.run(plan),
             "evaluation": lambda: evaluation.run(plan),
             "methods": lambda: methods.run(plan),
