@@ -27,6 +27,7 @@ class Stream(IntEnum):
     """
 
     IMAGE_ORDER = -1
+    HEALTH = -7  # views and subset of the label-free evaluation
     # Instance, AND, Super-AND
     NCE_NOISE = -2
     BANK_INIT = -3

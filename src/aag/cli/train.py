@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from aag.cli.output import decoding_progress, make_console
-from aag.cli.parsing import options_of, parse_sections
+from aag.cli.output import Printer, decoding_progress, make_console
+from aag.cli.parsing import options_in, options_of, parse_sections
 from aag.data.datasets import DATASETS
-from aag.errors import AAGError
+from aag.errors import AAGError, first_line
 from aag.methods import load_method, methods
 from aag.nets import NetworkSettings
 from aag.settings import TrainSettings, option
@@ -28,6 +28,9 @@ from aag.training import (
 )
 from aag.training.progress import Progress, stop_on_signals
 
+REPORT = Annotated[bool, tyro.conf.arg(help="Write report.html into the run folder at the end; see aag report.")]
+REPORT_POINTS, REPORT_SECONDS = 3000, 5.0  # fewer than aag report takes: training should end soon
+
 
 @dataclass(frozen=True)
 class Request:
@@ -35,36 +38,52 @@ class Request:
 
     settings: RunSettings
     recipe: str
+    given: frozenset[str]  # names of the options on the command line
     execution: Execution
+    report: bool  # whether to write report.html at the end
 
 
 def run(arguments: list[str]) -> int:
     request = parse_train(arguments)
     console = make_console()
+    sets: Any = None
+
+    def on_loaded(loaded: Any) -> None:
+        nonlocal sets
+        sets, progress.test_set = loaded, loaded[1]
+
     with stop_on_signals() as should_stop, Progress(console) as progress, decoding_progress(console) as decoding:
         result = train_run(
             request.settings,
             request.execution,
             recipe=request.recipe,
+            given=request.given,
             callbacks=[progress],
             should_stop=should_stop,
-            on_loaded=lambda sets: setattr(progress, "test_set", sets[1]),
+            on_loaded=on_loaded,
             decoding_progress=decoding,
+            say=progress.say,
         )
-    _tell(result, request, lambda text="": console.print(text, highlight=False, soft_wrap=True))
+    say = Printer(console)
+    _tell(result, request, say)
+    if result.complete and request.report:
+        _write_report(result, request, sets, say)
     return 0 if result.complete else 130
 
 
 def parse_train(arguments: list[str]) -> Request:
     """Read data, recipe and method first: they decide which other options there are, and their defaults."""
     data = tidy_source(_peek(arguments, "--data") or DataSettings.source)
-    recipe, method = choose_recipe(_peek(arguments, "--recipe") or "auto", data, _peek(arguments, "--method"))
+    wanted = _peek(arguments, "--recipe") or "auto"
+    recipe, method = choose_recipe(wanted, data, _peek(arguments, "--method"))
     base = recipe_settings(recipe, data, method)
     execution = Execution(knn_every=find_recipe(recipe, method).knn_every)
     about = (
         f"Train an encoder without labels, or resume the run that the same command started.\n\n"
         f"The defaults below are those of --recipe {recipe} with --method {method} on --data {data}; "
-        "each method has options of its own (aag train --method NAME --help)."
+        "each method has options of its own (aag train --method NAME --help).\n\n"
+        "For a folder without --recipe, image size, network, batch size and epochs are chosen for the images and the "
+        "device, unless you give them."
     )
     _check_method_options(arguments, base)
     kind = _command(base, recipe, execution)
@@ -76,7 +95,9 @@ def parse_train(arguments: list[str]) -> Request:
         _collect(type(base.method_settings), parsed.method_options),
         _collect(TrainSettings, parsed.training),
     )
-    return Request(settings, recipe, _collect(Execution, parsed.execution))
+    return Request(
+        settings, wanted, options_in(arguments), _collect(Execution, parsed.execution), parsed.execution.report
+    )
 
 
 def _check_method_options(arguments: list[str], base: RunSettings) -> None:
@@ -102,7 +123,7 @@ def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
         "method_options": (f"method {base.method}", options_of(type(base.method_settings), base.method_settings)),
         "network": ("network", options_of(NetworkSettings, base.encoder)),
         "training": ("training", options_of(TrainSettings, base.train)),
-        "execution": ("execution", options_of(Execution, execution)),
+        "execution": ("execution", [*options_of(Execution, execution), ("report", REPORT, True)]),
     }
     found: list[Any] = []
     for name, (title, options) in sections.items():
@@ -131,7 +152,21 @@ def tidy_source(source: str) -> str:
     return tidy if os.path.exists(os.path.expanduser(source)) and tidy not in DATASETS else source
 
 
-def _tell(result: TrainResult, request: Request, say: Any) -> None:
+def _write_report(result: TrainResult, request: Request, sets: Any, say: Printer) -> None:
+    """Write the report of a finished run, unless there is one of this encoder. A failure is no failure of training."""
+    from aag.serving.report import write_report
+
+    run = result.run
+    try:
+        if not run.report_file.exists() or run.report_file.stat().st_mtime < run.encoder_file.stat().st_mtime:
+            device = request.execution.device
+            write_report(run, sets=sets, points=REPORT_POINTS, seconds=REPORT_SECONDS, device=device)
+        say(f"\nReport:  {run.report_file}")
+    except Exception as error:
+        say(f"warning: no report ({first_line(error)}); try aag report {shlex.quote(str(run.folder))}")
+
+
+def _tell(result: TrainResult, request: Request, say: Printer) -> None:
     folder, summary, settings = result.run.folder, result.summary, request.settings
     if not result.complete:
         say(f"\nStopped and saved. The same command resumes from the last checkpoint, in {folder}")
@@ -143,6 +178,8 @@ def _tell(result: TrainResult, request: Request, say: Any) -> None:
     if summary.seconds is not None:
         speed = f" at {summary.views_per_second:,.0f} views/s" if summary.views_per_second else ""
         say(f"time     {duration(summary.seconds)} of training{speed}")
+    if result.verdict:
+        say(f"health   {result.verdict}")
     if summary.missing:
         say(f"warning: {summary.missing}")
     say(f"run      {folder}")

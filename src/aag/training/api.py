@@ -1,6 +1,6 @@
 """`train`: from images, a method and a network, by name or as objects, to a run with its encoder."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,19 +8,31 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import nn
 
-from aag import data
+from aag import data, nets
 from aag.data import ImageSet
 from aag.errors import AAGError
+from aag.evaluate.health import verdict
 from aag.methods import Method, register_method
 from aag.nets import Encoder
 from aag.runs import Run, RunSummary, summarize
 from aag.settings import Range, Settings
-from aag.training.callbacks import KNN, Callback, ListSkipped
+from aag.training.callbacks import KNN, Callback, Health, ListSkipped
+from aag.training.defaults import (
+    Choice,
+    epochs_within,
+    evaluation_interval,
+    is_folder,
+    plan_run,
+    slow_choice,
+    with_epochs,
+)
 from aag.training.encoders import build_encoder
-from aag.training.recipes import check_unused, choose_recipe, find_recipe, recipe_settings, run_name
-from aag.training.runtime import choose_precision, choose_threads, find_device
+from aag.training.recipes import check_unused, choose_recipe, find_recipe, recipe_settings
+from aag.training.runtime import choose_threads, find_device
 from aag.training.settings import RunSettings
+from aag.training.trackers import TrackerName, make_trackers
 from aag.training.trainer import Trainer
+from aag.training.trial import measure_speed
 
 Sets = tuple[ImageSet, ImageSet | None]  # train and test
 
@@ -38,12 +50,17 @@ class Execution(Settings):
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
     knn_every: Annotated[int, Range(at_least=0)] = 5
-    """Epochs between kNN evaluations; 0: only before and after training. They never steer training."""
+    """Epochs between evaluations (kNN with labels, health without); 0: only before and after training. They never
+    steer training."""
+    minutes: Annotated[float, Range(above=0)] | None = None
+    """Minutes to train for: the speed is measured, and as many epochs chosen as fit, with their evaluations."""
     checkpoint_minutes: Annotated[float, Range(at_least=0)] = 1.0
     """Minutes between checkpoints; one is also written at the end and on Ctrl-C."""
     images_on: Literal["auto", "device", "host"] = "auto"
     """device: images are copied to the GPU before training; host: read ahead from memory or disk while training.
     auto: host where they take more than a third of the GPU's free memory."""
+    track: TrackerName | None = None
+    """Experiment tracker to log to as well: tensorboard (in the run folder), wandb or trackio."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +71,7 @@ class TrainResult:
     encoder: Encoder = field(repr=False)
     summary: RunSummary
     complete: bool  # False: stopped on request, and saved
+    verdict: str = ""  # how the run is by its label-free health, and what to do
 
 
 def train(
@@ -67,8 +85,10 @@ def train(
     compile: Literal["auto", "on", "off"] = "auto",
     data_root: str | Path | None = None,
     knn_every: int | None = None,
+    minutes: float | None = None,
     checkpoint_minutes: float = 1.0,
     images_on: Literal["auto", "device", "host"] = "auto",
+    track: TrackerName | None = None,
     callbacks: Iterable[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
     **options: Any,
@@ -77,8 +97,9 @@ def train(
 
     `images`: a known data set, a folder, an .npz, a uint8 tensor or array, an `ImageSet`, or a pair (train, test) of
     these. `method`: a name, `file.py:Class`, a subclass of `Method`, or an object of one, with its own settings.
-    `network`: a name, or any module that maps images to features [B, F]. `options`: any option of `aag train`, such as
-    epochs=100 or temperature=0.2.
+    `network`: a name, or any module that maps images to features [B, F]. `minutes`: choose as many epochs as fit.
+    `track`: an experiment tracker. `options`: any option of `aag train`, such as epochs=100 or temperature=0.2. For a
+    folder, image size, network, batch size and epochs are chosen where none are given.
     """
     sets = None
     if not isinstance(images, str | Path):
@@ -100,20 +121,25 @@ def train(
     settings = settings.replace(
         **{key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
     )
-    recipe, _ = choose_recipe(recipe, source, settings.method)
+    given = {*options, *(each.name for each in fields(made.settings))} if made else {*options}
+    given |= {"knn_every"} if knn_every is not None else set()
+    named, _ = choose_recipe(recipe, source, settings.method)
     execution = Execution(
-        Path(out) if out else None,
-        str(device),
-        compile,
-        Path(data_root) if data_root else None,
-        find_recipe(recipe, settings.method).knn_every if knn_every is None else knn_every,
-        checkpoint_minutes,
-        images_on,
+        out=Path(out) if out else None,
+        device=str(device),
+        compile=compile,
+        data_root=Path(data_root) if data_root else None,
+        knn_every=find_recipe(named, settings.method).knn_every if knn_every is None else knn_every,
+        minutes=minutes,
+        checkpoint_minutes=checkpoint_minutes,
+        images_on=images_on,
+        track=track,
     )
     return train_run(
         settings,
         execution,
         recipe=recipe,
+        given=given,
         sets=sets,
         method=made,
         backbone=network if isinstance(network, nn.Module) else None,
@@ -127,6 +153,7 @@ def train_run(
     execution: Execution,
     *,
     recipe: str = "auto",
+    given: Collection[str] | None = None,
     sets: Sets | None = None,
     method: Method | None = None,
     backbone: nn.Module | None = None,
@@ -134,45 +161,68 @@ def train_run(
     should_stop: Callable[[], bool] = lambda: False,
     on_loaded: Callable[[Sets], None] = lambda sets: None,
     decoding_progress: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
     """Train by settings: resolve them, check the run folder, load what is named and not given, and train.
 
-    `decoding_progress(done, total)` is called while files of a folder are decoded.
+    `given`: names of the options that the user chose. With the recipe auto on a folder, others are chosen for it; None
+    leaves all of them alone. `say` is told of choices and of what is slow. `decoding_progress(done, total)` is called
+    while files of a folder are decoded.
     """
     check_unused(settings, recipe)
-    name = run_name(settings, recipe)
+    trackers = make_trackers(execution.track)  # first: a missing package is said before anything slow
     device = find_device(execution.device)
-    settings = settings.resolve(choose_precision(device, settings.train.precision))
-    run = Run(execution.out or Path("runs") / name)
+    for_folder = given is not None and recipe == "auto" and sets is None and is_folder(settings.data.source)
+    given = given or ()
+    plan = plan_run(settings, recipe, given, execution.out, execution.minutes, device, for_folder=for_folder)
+    run, settings, every = plan.run, plan.settings, execution.knn_every
     known = settings.data.image_size or (run.settings()["data"]["image_size"] if run.exists() else None)
     run.check(settings.replace(image_size=known).to_json())  # before anything slow
+    for number, choice in enumerate(plan.choices):
+        say(f"{'' if number else 'chosen':<9}{choice}")
     train_set, test_set = sets or load_sets(settings, execution.data_root, decoding_progress)
     if not settings.data.resize_size:
         settings = settings.replace(image_size=train_set.image_size)  # which only the images can tell
     on_loaded((train_set, test_set))
-    encoder = build_encoder(settings, train_set, backbone)
+    if backbone is None and (slow := slow_choice(settings, settings.data.image_size or 0, device)):
+        say(f"warning: {slow}")
     choose_threads(device)
+    runtime: dict[str, Any] = {"device": device, "compile": execution.compile, "images_on": execution.images_on}
+    if plan.minutes:
+        say(f"         measuring the speed, for {plan.minutes:g} minutes of training …")
+        speed = measure_speed(
+            settings, (train_set, test_set), seconds=min(10.0, max(1.0, 3 * plan.minutes)), method=method,
+            backbone=backbone, **runtime,
+        )  # fmt: skip
+        epochs = epochs_within(60 * plan.minutes - speed.start, speed.epoch, speed.evaluation, every)
+        settings = with_epochs(settings, epochs).resolve(settings.train.precision)
+        reason = f"fit into {plan.minutes:g} minutes, at {speed.epoch:.2g} s each"
+        say(f"{'' if plan.choices else 'chosen':<9}{Choice('epochs', settings.train.epochs, reason)}")
+    if (for_folder or execution.minutes) and "knn_every" not in given:
+        every = evaluation_interval(every, settings.train.epochs)
+    stored = nets.read_spec(run.encoder_file) if settings.train.pretrained and run.checkpoint.exists() else None
+    encoder = build_encoder(settings, train_set, backbone, (stored.mean, stored.std) if stored else None)
     trainer = Trainer(
         encoder,
-        method or settings.method_type(settings.method_settings),
+        method or settings.new_method(),
         train_set,
         settings.train,
         run=run,
-        run_name=name,
+        run_name=plan.name,
         run_settings=settings.to_json(),
         callbacks=(
             ListSkipped(train_set.skipped + (test_set.skipped if test_set else ())),
-            KNN(train_set, test_set, execution.knn_every),
+            KNN(train_set, test_set, every),
+            Health(every),
+            *trackers,
             *callbacks,
         ),
-        device=device,
-        compile=execution.compile,
         checkpoint_minutes=execution.checkpoint_minutes,
-        images_on=execution.images_on,
         should_stop=should_stop,
+        **runtime,
     )
     complete = trainer.fit()
-    return TrainResult(run, encoder, summarize(run, settings.train.epochs), complete)
+    return TrainResult(run, encoder, summarize(run, settings.train.epochs), complete, verdict(run.metrics()))
 
 
 def load_sets(

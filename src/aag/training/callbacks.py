@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from aag.data import ImageSet
 from aag.errors import AAGError
 from aag.evaluate import knn_accuracy
+from aag.evaluate.health import health
 from aag.files import write_bytes
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ class Callback:
     def on_log(self, trainer: "Trainer", row: dict[str, Any]) -> None:
         """For every row that is logged, by training or by a callback."""
 
+    def on_end(self, trainer: "Trainer") -> None:
+        """After the last step, a stop on request, or an error."""
+
 
 class ListSkipped(Callback):
     """Write the files that could not be read, one per line, to the run's skipped.txt."""
@@ -56,18 +61,46 @@ class KNN(Callback):
         train_labels, test_labels = self.train.labels, self.test.labels if self.test else None
         if self.test is None or train_labels is None or test_labels is None:
             return
-        ends = trainer.epoch in (0, trainer.settings.epochs)
-        if not ends and (self.every == 0 or trainer.epoch % self.every):
+        if not _is_due(trainer, self.every):
             return
         started = time.monotonic()
         own = self.train is trainer.image_set  # then they are on the device already
         train = trainer.encode(trainer.images if own else self.train.images)[1]
         test = trainer.encode(self.test.images)[1]
-        if not torch.isfinite(train).all():
-            raise AAGError("the embeddings are no longer finite; try a lower --lr, with another --out")
         among, of = self.train.labelled(), self.test.labelled()
+        train = check_finite(train)
         accuracy = knn_accuracy(
             train[among.to(train.device)], train_labels[among], test[of.to(test.device)], test_labels[of]
         )
         seconds = round(time.monotonic() - started, 3)
         trainer.log({"kind": "knn", **trainer.position(), "knn": accuracy, "evaluation_seconds": seconds})
+
+
+class Health(Callback):
+    """Label-free measures of two views of a fixed subset of the training images. They never steer training."""
+
+    def __init__(self, every: int = 5) -> None:
+        """`every`: epochs between evaluations; 0: only before and after training."""
+        self.every = every
+
+    def on_epoch(self, trainer: "Trainer") -> None:
+        if len(trainer.image_set) < 3 or not _is_due(trainer, self.every):
+            return
+        started = time.monotonic()
+
+        def encode(views: torch.Tensor) -> torch.Tensor:
+            return check_finite(trainer.encode(views)[1])
+
+        found = health(encode, trainer.images, trainer.batches.augmentations[0], trainer.runtime.device)
+        seconds = round(time.monotonic() - started, 3)
+        trainer.log({"kind": "health", **trainer.position(), **asdict(found), "evaluation_seconds": seconds})
+
+
+def check_finite(embeddings: torch.Tensor) -> torch.Tensor:
+    if not torch.isfinite(embeddings).all():
+        raise AAGError("the embeddings are no longer finite; try a lower --lr, with another --out")
+    return embeddings
+
+
+def _is_due(trainer: "Trainer", every: int) -> bool:
+    return trainer.epoch in (0, trainer.settings.epochs) or (every > 0 and trainer.epoch % every == 0)

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from aag.data import ImageSet
+from aag.evaluate.health import is_collapsed
 from aag.text import pluralize
 from aag.training.callbacks import Callback
 
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class Progress(Callback):
-    """A progress bar with loss, kNN and time left; one line per kNN where the output is not a terminal."""
+    """A progress bar with loss, time left, and kNN or, without labels, health; a line for each evaluation."""
 
     def __init__(self, console: "Console", test_set: ImageSet | None = None) -> None:
         self.console, self.test_set = console, test_set
-        self.loss = float("nan")
+        self.loss, self.labelled, self.has_warned = float("nan"), False, False
         self.bar = Bar(  # 80 columns at its widest
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(bar_width=14),
-            TextColumn("loss {task.fields[loss]}{task.fields[knn]}  {task.fields[speed]}"),
+            TextColumn("loss {task.fields[loss]}{task.fields[score]}{task.fields[speed]}"),
             TimeRemainingColumn(),
             TextColumn("left"),
             console=console,
@@ -74,15 +75,14 @@ class Progress(Callback):
         state = " (complete)" if complete else f" (resumes in epoch {done // steps + 1})" if done else ""
         if run:
             self.say(f"run      {run.folder}{state}")
-        labelled = images.labels is not None and test is not None and test.labels is not None
-        if not labelled:
-            self.say("         no labelled test images: training without kNN")
+        self.labelled = images.labels is not None and test is not None and test.labels is not None
+        if not self.labelled:
+            self.say("         no labelled test images: training without kNN; rank and agree show its health")
         if complete:
             return
         fields: dict[str, Any] = {"epoch": done // steps, "epochs": settings.epochs, "loss": "…", "speed": ""}
-        self.task = self.bar.add_task(
-            "", total=settings.epochs * steps, completed=done, knn="  kNN …" * labelled, **fields
-        )
+        score = "  kNN …" if self.labelled else "  rank …"
+        self.task = self.bar.add_task("", total=settings.epochs * steps, completed=done, score=score, **fields)
         self.bar.start()
 
     def on_ready(self, trainer: "Trainer", seconds: float) -> None:
@@ -95,12 +95,27 @@ class Progress(Callback):
     def on_log(self, trainer: "Trainer", row: dict[str, Any]) -> None:
         if row["kind"] == "epoch":
             self.loss = row["loss"]
-            speed = f"{row['views_per_second']:,.0f} views/s"
+            # Beside health there is no room for it.
+            speed = f"  {row['views_per_second']:,.0f} views/s" if self.labelled else ""
             self.bar.update(self.task, completed=row["step"], epoch=row["epoch"], loss=f"{self.loss:.2f}", speed=speed)
         elif row["kind"] == "knn":
-            self.bar.update(self.task, knn=f"  kNN {row['knn']:.1f}")
-            after = f"epoch {row['epoch']:>4}  loss {self.loss:7.3f}" if row["epoch"] else "untrained             "
-            self.say(f"{time.strftime('%H:%M:%S')}  {after}  kNN {row['knn']:5.2f} %")
+            self.bar.update(self.task, score=f"  kNN {row['knn']:.1f}")
+            self._say_score(row, f"kNN {row['knn']:5.2f} %")
+        elif row["kind"] == "health":
+            rank, dimensions, agree = row["rank"], row["dimensions"], 100 * row["consistency"]
+            if not self.labelled:
+                self.bar.update(self.task, score=f"  rank {rank:.0f}/{dimensions}  agree {agree:.0f} %")
+                self._say_score(row, f"rank {rank:5.1f}/{dimensions}  agree {agree:4.1f} %")
+            if row["epoch"] and is_collapsed(row) and not self.has_warned:
+                self.has_warned = True
+                self.say(
+                    f"warning: collapse: all images get nearly the same embedding (rank {rank:.1f} of {dimensions}); "
+                    "stop, lower --lr and use another --out"
+                )
+
+    def _say_score(self, row: dict[str, Any], score: str) -> None:
+        after = f"epoch {row['epoch']:>4}  loss {self.loss:7.3f}" if row["epoch"] else "untrained             "
+        self.say(f"{time.strftime('%H:%M:%S')}  {after}  {score}")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from aag.data.datasets import DATASETS
@@ -69,19 +70,38 @@ def check_unused(settings: RunSettings, recipe: str) -> None:
             raise AAGError(f"{option(name)} has no effect with --schedule {train.schedule}; leave it out")
 
 
-def run_name(settings: RunSettings, recipe: str = "auto") -> str:
-    """Name a run after its data, network, recipe and seed, and each option that differs from the recipe's."""
-    recipe, _ = choose_recipe(recipe, settings.data.source, settings.method)
-    base = recipe_settings(recipe, settings.data.source, settings.method).options()
-    usual = recipes().get(recipe, (settings.method, None))[0]
+def run_name(
+    settings: RunSettings,
+    recipe: str = "auto",
+    *,
+    choosable: Collection[str] = (),
+    given: Collection[str] = (),
+    minutes: float | None = None,
+) -> str:
+    """Name a run after its data, network, recipe and seed, and each option that differs from the recipe's.
+
+    Options that are `choosable` for the user are in the name only where they are `given`: the same command has the
+    same name whatever is chosen.
+    """
+    chosen_recipe, _ = choose_recipe(recipe, settings.data.source, settings.method)
+    base = recipe_settings(chosen_recipe, settings.data.source, settings.method).options()
+    usual = recipes().get(chosen_recipe, (settings.method, None))[0]
     data = Path(settings.data.source).name.removesuffix(".npz") or "images"
     method = re.sub(r".*:", "", settings.method)
-    by = recipe if settings.method == usual else f"{recipe}-{method}"
-    name = [data, settings.encoder.network.replace("/", "-"), by, f"seed{settings.train.seed}"]
+    if "network" in choosable:
+        chosen_recipe, usual = "auto", "aag"
+    by = chosen_recipe if settings.method == usual else f"{chosen_recipe}-{method}"
+    network = (
+        [settings.encoder.network.replace("/", "-")] if "network" in {*given} or "network" not in choosable else []
+    )
+    name = [data, *network, by, f"seed{settings.train.seed}"]
     for field, value in settings.options().items():
         meaningless = field == "width" and settings.encoder.resolve().width is None
-        if field not in ("data", "network", "method", "seed") and value != base[field] and not meaningless:
+        is_told = field in given if field in choosable else value != base[field]
+        if field not in ("data", "network", "method", "seed") and is_told and not meaningless:
             name.append(f"{field.replace('_', '-')}={list(value) if isinstance(value, tuple) else value}")
+    if minutes:
+        name.append(f"minutes={minutes:g}")
     whole = re.sub(r"[^\w.=+-]", "_", "-".join(name))
     if len(whole.encode()) <= 200:
         return whole

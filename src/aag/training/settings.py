@@ -60,16 +60,22 @@ class RunSettings:
     def method_type(self) -> type[Method]:
         return load_method(self.method)
 
+    def new_method(self) -> Method:
+        return self.method_type(self.method_settings)
+
     def resolve(self, precision: Precision = "auto") -> Self:
         """Replace automatic values; `precision` is what the device runs where none is chosen."""
         dataset = DATASETS.get(self.data.source)
         size = self.data.image_size or (dataset.size if dataset else None)
+        train = self.train.resolve(precision)
+        if self.encoder.has_pretrained_tag and not train.start_from and not train.pretrained:
+            train = replace(train, pretrained="timm")
         resolved = replace(
             self,
             data=replace(self.data, image_size=size),
             encoder=self.encoder.resolve(),
             method_settings=self.method_settings.resolve(dataset),
-            train=self.train.resolve(precision),
+            train=train,
         )
         group, batch = resolved.encoder.bn_group_size, resolved.train.batch_size
         if group and batch % group:

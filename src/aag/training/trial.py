@@ -1,0 +1,75 @@
+"""A short trial of a run, to measure its speed: trained, timed and thrown away."""
+
+import copy
+import gc
+import time
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from aag.data import ImageSet
+from aag.methods import Method
+from aag.training.callbacks import KNN, Callback, Health
+from aag.training.encoders import build_encoder
+from aag.training.settings import RunSettings
+from aag.training.trainer import Trainer
+
+
+class Speed(NamedTuple):
+    """How long the parts of a run take, in seconds."""
+
+    epoch: float
+    evaluation: float  # one kNN and health
+    start: float  # preparing and compiling
+
+
+class _Watch(Callback):
+    """Adds up the time of evaluations, and starts the clock of the trial when they are done."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.evaluation, self.ends = seconds, 0.0, float("inf")
+
+    def on_log(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        self.evaluation += row.get("evaluation_seconds", 0.0)
+
+    def on_epoch(self, trainer: Trainer) -> None:
+        if trainer.epoch == 0:
+            self.ends = time.monotonic() + self.seconds
+
+    def is_over(self) -> bool:
+        return time.monotonic() > self.ends
+
+
+def measure_speed(
+    settings: RunSettings,
+    sets: tuple[ImageSet, ImageSet | None],
+    *,
+    seconds: float,
+    method: Method | None = None,
+    backbone: nn.Module | None = None,
+    **runtime: Any,
+) -> Speed:
+    """Train copies for about so many seconds. `runtime`: the device, compile and images_on of `Trainer`."""
+    started = time.monotonic()
+    watch = _Watch(seconds)
+    train = settings.train
+    trainer = Trainer(
+        build_encoder(settings, sets[0], copy.deepcopy(backbone)),
+        copy.deepcopy(method) or settings.new_method(),
+        sets[0],
+        replace(train, epochs=10**6 * train.rounds, start_from=None, pretrained=None),
+        callbacks=(KNN(*sets, every=0), Health(every=0), watch),
+        should_stop=watch.is_over,
+        **runtime,
+    )
+    trainer.fit()
+    steps = max(1, trainer.position()["step"])
+    start = watch.ends - watch.seconds - started - watch.evaluation
+    speed = Speed(trainer.progress.seconds / steps * trainer.steps_per_epoch, watch.evaluation, start)
+    del trainer  # with its memory on the GPU
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return speed
