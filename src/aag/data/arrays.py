@@ -85,13 +85,13 @@ def make_square(images: np.ndarray, image_size: int | None, source: str) -> np.n
         raise AAGError(f"{source}: images are {width}×{height} pixels; {advice}")
     if image_size is None or height == width == image_size:
         return images
-    from aag.data.decode import centre_square, resize
+    from aag.data.decode import resize_square
 
     out = np.empty((len(images), image_size, image_size, channels), np.uint8)
 
     def resize_range(indices: range) -> None:
         for i in indices:
-            out[i] = resize(centre_square(images[i]), image_size)
+            out[i] = resize_square(images[i], image_size)
 
     run_in_threads(resize_range, len(images))
     return out

@@ -64,7 +64,7 @@ def decode(path: Path, size: int) -> np.ndarray:
         else:
             image.load()
             pixels = np.asarray(to_rgb(image))
-        pixels = resize(centre_square(pixels), size)
+        pixels = resize_square(pixels, size)
         turn = None
         with suppress(Exception):  # an image with damaged EXIF data is still usable
             turn = image.getexif().get(_ORIENTATION)
@@ -165,20 +165,16 @@ def to_8_bits(values: np.ndarray, *, at_least_12: bool) -> np.ndarray:
     return np.rint(grey * (255.0 / white)).astype(np.uint8)
 
 
-def centre_square(pixels: np.ndarray) -> np.ndarray:
-    """Return the centre square [S, S, C] of an image [H, W, C]."""
+def resize_square(pixels: np.ndarray, size: int) -> np.ndarray:
+    """Crop the centre square of uint8 [H, W, C] and resize it to [size, size, C].
+
+    PyTorch's antialiased bicubic filter gives Pillow's pixels, up to rounding, in a fifth of the time.
+    """
     side = min(pixels.shape[:2])
     top, left = (pixels.shape[0] - side) // 2, (pixels.shape[1] - side) // 2
-    return pixels[top : top + side, left : left + side]
-
-
-def resize(square: np.ndarray, size: int) -> np.ndarray:
-    """Resize a square uint8 [S, S, C] with an antialiased bicubic filter; one of the right size is returned as it is.
-
-    PyTorch's filter gives Pillow's pixels, up to rounding, in a fifth of the time.
-    """
-    if len(square) == size:
+    square = pixels[top : top + side, left : left + side]
+    if side == size:
         return square
-    pixels = torch.from_numpy(np.require(square, requirements=["C", "W"])).permute(2, 0, 1)[None]
-    resized = F.interpolate(pixels, (size, size), mode="bicubic", antialias=True)
+    planes = torch.from_numpy(np.require(square, requirements=["C", "W"])).permute(2, 0, 1)[None]
+    resized = F.interpolate(planes, (size, size), mode="bicubic", antialias=True)
     return resized[0].permute(1, 2, 0).numpy()

@@ -28,6 +28,7 @@ import numpy as np
 
 from aag.data.arrays import run_in_threads
 from aag.data.decoding import Chunk, decode_files
+from aag.data.listing import printable
 from aag.data.stores import store_root
 from aag.data.summary import PixelSummary, content_hash, summarize_chunk
 from aag.errors import AAGError
@@ -96,7 +97,7 @@ class Store:
         self.source, self.paths, self.size = source, paths, size
         absolute = os.fsencode(os.path.abspath(source))
         slot = hashlib.sha256(b"\0".join((absolute, f"{size} {variant}".encode()))).hexdigest()[:12]
-        name = re.sub(r"\W+", "-", os.path.basename(os.fsdecode(absolute))).encode("utf-8", "replace").decode()
+        name = re.sub(r"\W+", "-", os.path.basename(os.fsdecode(absolute)))
         self.root = store_root(root)
         self.folder = self.root / f"{name[:40]}-{size}-{slot}"
         self.key = listing_key(source, paths, size)
@@ -128,7 +129,7 @@ class Store:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    _log.info("waiting for another process that decodes %s", self.source)
+                    _log.info("waiting for another process that decodes %s", printable(str(self.source)))
                     fcntl.flock(file, fcntl.LOCK_EX)
             except (ImportError, OSError):  # Windows, or a file system without locks
                 pass
@@ -186,7 +187,7 @@ class Store:
             if not entry.name.startswith((self.key, ".lock")):
                 with suppress(OSError):  # in use, on Windows
                     entry.unlink()
-                    _log.info("deleted %s, decoded before files of %s changed", entry, self.source)
+                    _log.info("deleted %s, decoded before files of %s changed", entry, printable(str(self.source)))
 
     def _read_journal(self, verify: bool = False) -> _State:
         """Return what the journal says. With `verify`, stop at the first chunk whose pixels are not those it hashed."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from aag import data
 from aag.data import DATASETS, ImageSet
@@ -37,9 +36,7 @@ class ImageSource:
         for each in self.sets:
             if index < len(each):
                 pixels = each.images[index].permute(1, 2, 0).contiguous().numpy()
-                if pixels.shape[0] == size:
-                    return pixels
-                return np.asarray(resize_square(Image.fromarray(pixels), size))
+                return resize_square(pixels, size)
             index -= len(each)
         raise UnreadableImageError("no such image")
 
@@ -59,7 +56,8 @@ class ImageSource:
         if self.sets:
             if any(each.labels is None for each in self.sets):
                 return None
-            return [each.classes[label] for each in self.sets for label in each.labels.tolist()]  # type: ignore[union-attr]
+            numbers = [(each.classes, label) for each in self.sets for label in each.labels.tolist()]  # type: ignore[union-attr]
+            return [classes[label] if label >= 0 else "" for classes, label in numbers]
         return class_folders(self.names)
 
 
