@@ -16,7 +16,6 @@ import mmap
 import os
 import re
 import shutil
-import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,13 +25,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from aag.data.arrays import run_in_threads
 from aag.data.decoding import Chunk, decode_files
 from aag.data.listing import printable
 from aag.data.stores import store_root
-from aag.data.summary import PixelSummary, content_hash, summarize_chunk
+from aag.data.summary import PixelSummary, summarize_chunk
 from aag.errors import AAGError
-from aag.files import atomic_write_path
 from aag.text import readable_bytes
 
 Progress = Callable[[int, int], None]  # files done, files in all
@@ -234,32 +231,6 @@ def listing_key(folder: Path, paths: Sequence[str], size: int) -> str:
         digest.update(os.fsencode("\0".join(part)))
         digest.update(stamps.data)
     return digest.hexdigest()[:16]
-
-
-def hash_files(folder: Path, paths: Sequence[str], root: str | Path | None = None) -> np.ndarray:
-    """Return a hash uint64 [N] of each file's content, read once and then kept in the cache folder."""
-    store = Store(folder, paths, 0, root, "hashes")
-    file = store.folder / f"{store.key}.npy"
-    with suppress(OSError, ValueError, EOFError):
-        if len(kept := np.load(file)) == len(paths):
-            return np.asarray(kept, np.uint64)
-    hashes = np.zeros(len(paths), np.uint64)
-
-    def hash_range(indices: range) -> None:
-        for i in indices:
-            with suppress(OSError):  # decoding gives the reason
-                if stat.S_ISREG(os.stat(folder / paths[i]).st_mode):  # reading a pipe would block
-                    hashes[i] = content_hash((folder / paths[i]).read_bytes())
-
-    run_in_threads(hash_range, len(paths))
-    try:
-        with store.lock():
-            with atomic_write_path(file) as temporary, temporary.open("xb") as out:
-                np.save(out, hashes)
-            store.delete_stale()
-    except OSError as error:
-        _log.warning("cannot write %s: %s", file, error.strerror or error)
-    return hashes
 
 
 def _add(state: _State, chunk: Chunk) -> None:
