@@ -17,6 +17,7 @@ from rich.table import Table
 from aag.bench import (
     SECTIONS,
     augmentation,
+    decoding,
     evaluation,
     machine,
     methods,
@@ -66,6 +67,7 @@ def bench(
             "training": lambda: training.run(plan),
             "pipeline": lambda: pipeline.run(plan),
             "photographs": lambda: photographs.run(plan),
+            "decoding": lambda: decoding.run(plan),
             "augmentation": lambda: augmentation.run(plan),
             "evaluation": lambda: evaluation.run(plan),
             "serving": lambda: serving.run(plan),

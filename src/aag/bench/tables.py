@@ -126,6 +126,22 @@ def _augmentation(section: dict[str, Any]) -> SpeedTable:
     return SpeedTable(title, rows, tuple(ratios.values()))
 
 
+def _decoding(section: dict[str, Any]) -> SpeedTable:
+    rows = [
+        {
+            "files/s": f"{row['name']} to {row['resized_to']} px",
+            "ours": f"**{row['ours']:,.0f}**",
+            "Pillow": f"{row['pillow']:,.0f}",
+            "torchvision": f"{row['torchvision']:,.0f}",
+            "ours ÷ faster": f"{row['ours_over_faster']:.2f} ×",
+            "files": f"{row['files']:,}",
+            "start, s": f"{row['start_seconds']:.1f}",
+        }
+        for row in section["rows"]
+    ]
+    return SpeedTable(f"Decoding files on {section['cores']} cores", rows, ("files", "start, s"))
+
+
 def _timings(title: str, rows: list[dict[str, Any]]) -> SpeedTable:
     cells = []
     for row in rows:
@@ -168,6 +184,7 @@ MAKERS: dict[str, Callable[[dict[str, Any]], SpeedTable]] = {
     "training": _training,
     "pipeline": _pipeline,
     "usual": _pipeline,  # the section's name in records up to version 0.1
+    "decoding": _decoding,
     "methods": _methods,
     "augmentation": _augmentation,
     "evaluation": lambda section: _timings("Evaluation", section["rows"]),

@@ -59,7 +59,7 @@ def decoding_progress(console: Console | None = None) -> Iterator[Callable[[int,
     def report(done: int, total: int) -> None:
         nonlocal bar
         if bar is None and done < total:
-            bar = Progress(*columns, console=console, transient=True)
+            bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
             bar.add_task("", total=total, completed=done)
             bar.start()
         if bar is not None:

@@ -85,22 +85,15 @@ def make_square(images: np.ndarray, image_size: int | None, source: str) -> np.n
         raise AAGError(f"{source}: images are {width}×{height} pixels; {advice}")
     if image_size is None or height == width == image_size:
         return images
-    from PIL import Image
-
     from aag.data.decode import resize_square
 
     out = np.empty((len(images), image_size, image_size, channels), np.uint8)
 
-    def resize(indices: range) -> None:
+    def resize_range(indices: range) -> None:
         for i in indices:
-            if channels == 3:
-                out[i] = np.asarray(resize_square(Image.fromarray(np.ascontiguousarray(images[i])), image_size))
-                continue
-            for c in range(channels):
-                plane = Image.fromarray(np.ascontiguousarray(images[i, ..., c]))
-                out[i, ..., c] = np.asarray(resize_square(plane, image_size))
+            out[i] = resize_square(images[i], image_size)
 
-    run_in_threads(resize, len(images))
+    run_in_threads(resize_range, len(images))
     return out
 
 

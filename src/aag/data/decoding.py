@@ -1,10 +1,13 @@
 """Decode many files at once, in chunks that arrive in order."""
 
+import logging
 import os
+import sys
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +17,15 @@ from aag.data.decode import UnreadableImageError, decode
 from aag.data.summary import ChunkSummary, summarize_chunk
 
 CHUNK_BYTES = 2**21  # of decoded pixels
+PROCESS_FILES = 4096  # fewer are decoded by threads: processes take seconds to start
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Chunk:
     """Some consecutive files: the images uint8 [n, 3, S, S] of those that can be read, and the reasons of the others.
 
-    `failures` are by place in the chunk. `files` counts both.
+    `failures` are by place in the chunk. `files` counts both. `summary` is that of the images.
     """
 
     images: np.ndarray
@@ -43,22 +48,53 @@ def decode_chunk(folder: Path, paths: Sequence[str], size: int) -> Chunk:
     return Chunk(images[:row], summarize_chunk(images[:row]), failures, len(paths))
 
 
+def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
+    """Return consecutive chunks as one."""
+    failures: dict[int, str] = {}
+    files = 0
+    for chunk in chunks:
+        failures |= {files + place: reason for place, reason in chunk.failures.items()}
+        files += chunk.files
+    images = np.concatenate([chunk.images for chunk in chunks])
+    return Chunk(images, summarize_chunk(images), failures, files)
+
+
 def decode_files(folder: Path, paths: Sequence[str], size: int) -> Iterator[Chunk]:
     """Yield the chunks of all files, decoded on all cores. Only a few chunks are in memory at a time."""
-    workers = os.cpu_count() or 1
-    chunk = max(1, min(256, CHUNK_BYTES // (3 * size * size), -(-len(paths) // (4 * workers))))
-    starts = iter(range(0, len(paths), chunk))
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    length = max(1, min(256, CHUNK_BYTES // (3 * size * size), -(-len(paths) // (4 * count))))
+    starts = iter(range(0, len(paths), length))
     pending: deque[Future[Chunk]] = deque()
-    pool = ThreadPoolExecutor(workers)
-    try:
-        with warnings.catch_warnings():
-            # Images that Pillow warns about are either decoded or listed as skipped.
-            warnings.simplefilter("ignore")
+    with _decoder(len(paths)) as work, warnings.catch_warnings():
+        # Images that Pillow warns about are either decoded or listed as skipped.
+        warnings.simplefilter("ignore")
+        pool = ThreadPoolExecutor(count)
+        try:
             while True:
-                while len(pending) < 3 * workers and (start := next(starts, None)) is not None:
-                    pending.append(pool.submit(decode_chunk, folder, paths[start : start + chunk], size))
+                while len(pending) < 3 * count and (start := next(starts, None)) is not None:
+                    pending.append(pool.submit(work, folder, list(paths[start : start + length]), size))
                 if not pending:
                     return
                 yield pending.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C must not wait for a million images
+
+
+@contextmanager
+def _decoder(files: int) -> Iterator[Callable[[Path, list[str], int], Chunk]]:
+    """Yield a function that decodes a chunk: in a process of its own for each thread, where that pays."""
+    if files < PROCESS_FILES or sys.platform != "linux":
+        yield decode_chunk
+        return
+    from aag.data.workers import Workers, WorkersUnavailableError
+
+    try:
+        workers = Workers()
+    except WorkersUnavailableError as error:
+        _log.warning("decoding in threads: %s", error)
+        yield decode_chunk
+        return
+    try:
+        yield workers.decode
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C must not wait for a million images
+        workers.close()

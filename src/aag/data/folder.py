@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from aag.data.arrays import SplitArrays, select_indices
+from aag.data.hashes import hash_files
 from aag.data.holdout import choose_held_out, has_test, no_labels
 from aag.data.listing import Listing, Survey, list_images, no_readable_image, printable, split_folders, survey
-from aag.data.store import Progress, hash_files, open_images
+from aag.data.store import Progress, open_images
 
 __all__ = ["DEFAULT_SIZE", "Listing", "Survey", "list_images", "printable", "read", "survey"]
 

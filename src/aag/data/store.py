@@ -16,7 +16,6 @@ import mmap
 import os
 import re
 import shutil
-import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,12 +25,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from aag.data.arrays import run_in_threads
 from aag.data.decoding import Chunk, decode_files
+from aag.data.listing import printable
 from aag.data.stores import store_root
-from aag.data.summary import PixelSummary, content_hash, summarize_chunk
+from aag.data.summary import PixelSummary, summarize_chunk
 from aag.errors import AAGError
-from aag.files import atomic_write_path
 from aag.text import readable_bytes
 
 Progress = Callable[[int, int], None]  # files done, files in all
@@ -96,7 +94,7 @@ class Store:
         self.source, self.paths, self.size = source, paths, size
         absolute = os.fsencode(os.path.abspath(source))
         slot = hashlib.sha256(b"\0".join((absolute, f"{size} {variant}".encode()))).hexdigest()[:12]
-        name = re.sub(r"\W+", "-", os.path.basename(os.fsdecode(absolute))).encode("utf-8", "replace").decode()
+        name = re.sub(r"\W+", "-", os.path.basename(os.fsdecode(absolute)))
         self.root = store_root(root)
         self.folder = self.root / f"{name[:40]}-{size}-{slot}"
         self.key = listing_key(source, paths, size)
@@ -128,7 +126,7 @@ class Store:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    _log.info("waiting for another process that decodes %s", self.source)
+                    _log.info("waiting for another process that decodes %s", printable(str(self.source)))
                     fcntl.flock(file, fcntl.LOCK_EX)
             except (ImportError, OSError):  # Windows, or a file system without locks
                 pass
@@ -186,7 +184,7 @@ class Store:
             if not entry.name.startswith((self.key, ".lock")):
                 with suppress(OSError):  # in use, on Windows
                     entry.unlink()
-                    _log.info("deleted %s, decoded before files of %s changed", entry, self.source)
+                    _log.info("deleted %s, decoded before files of %s changed", entry, printable(str(self.source)))
 
     def _read_journal(self, verify: bool = False) -> _State:
         """Return what the journal says. With `verify`, stop at the first chunk whose pixels are not those it hashed."""
@@ -233,32 +231,6 @@ def listing_key(folder: Path, paths: Sequence[str], size: int) -> str:
         digest.update(os.fsencode("\0".join(part)))
         digest.update(stamps.data)
     return digest.hexdigest()[:16]
-
-
-def hash_files(folder: Path, paths: Sequence[str], root: str | Path | None = None) -> np.ndarray:
-    """Return a hash uint64 [N] of each file's content, read once and then kept in the cache folder."""
-    store = Store(folder, paths, 0, root, "hashes")
-    file = store.folder / f"{store.key}.npy"
-    with suppress(OSError, ValueError, EOFError):
-        if len(kept := np.load(file)) == len(paths):
-            return np.asarray(kept, np.uint64)
-    hashes = np.zeros(len(paths), np.uint64)
-
-    def hash_range(indices: range) -> None:
-        for i in indices:
-            with suppress(OSError):  # decoding gives the reason
-                if stat.S_ISREG(os.stat(folder / paths[i]).st_mode):  # reading a pipe would block
-                    hashes[i] = content_hash((folder / paths[i]).read_bytes())
-
-    run_in_threads(hash_range, len(paths))
-    try:
-        with store.lock():
-            with atomic_write_path(file) as temporary, temporary.open("xb") as out:
-                np.save(out, hashes)
-            store.delete_stale()
-    except OSError as error:
-        _log.warning("cannot write %s: %s", file, error.strerror or error)
-    return hashes
 
 
 def _add(state: _State, chunk: Chunk) -> None:

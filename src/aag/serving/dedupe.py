@@ -69,7 +69,7 @@ def find_duplicates(
         width, height, size = facts[row]
         return -(width or 0) * (height or 0), -(size or 0), table.names[row]
 
-    groups = []
+    groups: list[list[int]] = []
     for rows in linked:
         rows.sort(key=rank)
         groups += _stars(table.embeddings, rows, threshold, _small_pictures(load, rows) if load else None)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from aag import data
 from aag.data import DATASETS, ImageSet
@@ -37,9 +36,7 @@ class ImageSource:
         for each in self.sets:
             if index < len(each):
                 pixels = each.images[index].permute(1, 2, 0).contiguous().numpy()
-                if pixels.shape[0] == size:
-                    return pixels
-                return np.asarray(resize_square(Image.fromarray(pixels), size))
+                return resize_square(pixels, size)
             index -= len(each)
         raise UnreadableImageError("no such image")
 

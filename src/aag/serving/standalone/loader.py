@@ -65,12 +65,13 @@ def read_image(path: str | Path, encoder: Encoder) -> Tensor:
     with Image.open(path) as file:
         image = ImageOps.exif_transpose(file).convert("RGB")
     side, size, crop = min(image.size), encoder.resize_size, encoder.image_size
-    left, top = (image.width - side) / 2, (image.height - side) / 2
-    box = (left, top, left + side, top + side)
-    image = image.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
-    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(size, size, 3)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    image = image.crop((left, top, left + side, top + side))
+    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side, 3).permute(2, 0, 1)
+    if side != size:
+        pixels = nn.functional.interpolate(pixels[None], (size, size), mode="bicubic", antialias=True)[0]
     start = (size - crop) // 2
-    return pixels[start : start + crop, start : start + crop].permute(2, 0, 1)
+    return pixels[:, start : start + crop, start : start + crop]
 
 
 if __name__ == "__main__":

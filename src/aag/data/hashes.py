@@ -1,0 +1,43 @@
+"""Hashes of the content of files, kept in the cache folder: they decide which images are held out."""
+
+import logging
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from aag.data.arrays import run_in_threads
+from aag.data.store import Store
+from aag.data.summary import content_hash
+from aag.files import atomic_write_path
+
+_log = logging.getLogger(__name__)
+
+
+def hash_files(folder: Path, paths: Sequence[str], root: str | Path | None = None) -> np.ndarray:
+    """Return a hash uint64 [N] of each file's content, read once and then kept in the cache folder."""
+    store = Store(folder, paths, 0, root, "hashes")
+    file = store.folder / f"{store.key}.npy"
+    with suppress(OSError, ValueError, EOFError):
+        if len(kept := np.load(file)) == len(paths):
+            return np.asarray(kept, np.uint64)
+    hashes = np.zeros(len(paths), np.uint64)
+
+    def hash_range(indices: range) -> None:
+        for i in indices:
+            with suppress(OSError):  # decoding gives the reason
+                if stat.S_ISREG(os.stat(folder / paths[i]).st_mode):  # reading a pipe would block
+                    hashes[i] = content_hash((folder / paths[i]).read_bytes())
+
+    run_in_threads(hash_range, len(paths))
+    try:
+        with store.lock():
+            with atomic_write_path(file) as temporary, temporary.open("xb") as out:
+                np.save(out, hashes)
+            store.delete_stale()
+    except OSError as error:
+        _log.warning("cannot write %s: %s", file, error.strerror or error)
+    return hashes

@@ -1,0 +1,69 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from aag import data
+from aag.data import decoding
+from aag.data.workers import Workers
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(30):
+        Image.fromarray(rng.integers(0, 256, (20, 24, 3), np.uint8)).save(folder / f"{i:02}.{('png', 'jpg')[i % 2]}")
+    (folder / "05.jpg").write_bytes(b"broken")
+    return folder
+
+
+def test_workers_give_what_threads_give(photos, monkeypatch):
+    paths = sorted(os.listdir(photos))
+    monkeypatch.setattr(decoding, "CHUNK_BYTES", 3 * 16 * 16 * 4)
+    by_threads = decoding.join_chunks(list(decoding.decode_files(photos, paths, 16)))
+    monkeypatch.setattr(decoding, "PROCESS_FILES", 1)
+    by_workers = decoding.join_chunks(list(decoding.decode_files(photos, paths, 16)))
+    assert np.array_equal(by_workers.images, by_threads.images)
+    assert by_workers.failures == by_threads.failures == {5: "not an image Pillow can read"}
+    assert by_workers.summary.digests == by_threads.summary.digests
+
+
+def children(process: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def test_dead_worker_is_replaced_and_ends_with_its_owner(photos):
+    workers = Workers()
+    server = workers._server.pid
+    try:
+        assert workers.decode(photos, ["00.png"], 8).files == 1
+        (first,) = children(server)
+        os.kill(first, signal.SIGKILL)
+        chunk = workers.decode(photos, ["00.png", "01.jpg", "05.jpg"], 8)
+        assert (len(chunk.images), list(chunk.failures)) == (2, [2])
+        (second,) = children(server)
+        assert second != first
+        os.kill(second, signal.SIGKILL)
+        assert workers.decode(photos, ["00.png"], 8).failures == {0: "its decoder crashed"}  # a file alone is to blame
+    finally:
+        workers.close()
+    assert not Path(f"/proc/{server}").exists()
+
+
+def test_script_without_a_main_guard_decodes_in_processes(photos, root):
+    script = (
+        "from aag import data; from aag.data import decoding; decoding.PROCESS_FILES = 1\n"
+        f"print(len(data.load({str(photos)!r}, image_size=16)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("29\n", "")
+    assert len(data.load(photos, image_size=16)) == 29
