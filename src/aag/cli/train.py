@@ -165,5 +165,5 @@ def _tell(result: TrainResult, request: Request, say: Any) -> None:
         own = load_method(settings.method) is not methods()["aag"]
         method = f" --method {settings.method}" if own else ""
         whole = f"{method}   # with its own recipe" if own else " --recipe paper   # the paper's AAG"
-        say(f"  aag train --data FOLDER --recipe demo{method}     # your own images, no labels needed")
+        say(f"  aag train --data FOLDER{method}     # your own images, no labels needed")
         say(f"  aag train --data cifar10{whole}; aag data fetch cifar10 first")
