@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from small_runs import state
+from small_runs import losses
 
 import aag
 from aag.training import recipe_settings
@@ -40,8 +40,7 @@ def test_the_batch_is_halved_to_what_fits(monkeypatch):
     assert torch.cuda.memory_allocated() < 1 << 30
 
 
-def test_health_has_no_effect_on_captured_steps(tiny):
-    options = {"device": "cuda", "width": 16}
-    rare, often = (tiny.train(f"run{every}", knn_every=every, **options) for every in (0, 1))
-    (tensors, _), (expected, _) = state(often.run), state(rare.run)
-    assert all(torch.equal(value, expected[name]) for name, value in tensors.items())
+def test_health_leaves_captured_steps_alone(tiny):
+    rare, often = (tiny.train(f"run{every}", knn_every=every, device="cuda", width=16) for every in (0, 1))
+    assert len([row for row in often.run.metrics() if row["kind"] == "health"]) == 3
+    assert losses(often) == pytest.approx(losses(rare), rel=1e-3)
