@@ -116,7 +116,10 @@ class Trainer:
                 self.run.start(self.run_settings, self.run_name)
             self._stack.enter_context(torch.random.fork_rng(devices=[]))
             self.prepare()
-            return self._fit()
+            try:
+                return self._fit()
+            finally:
+                self._tell("on_end")
 
     @property
     def epoch(self) -> int:
@@ -206,7 +209,8 @@ class Trainer:
             if not plain:
                 self._tell("on_ready", seconds)
             where = {**provenance(str(self.runtime.device)), "threads": torch.get_num_threads()}
-            self.log({"kind": "start", **self.position(), **where, "runtime": str(self.runtime)})
+            about = {"runtime": str(self.runtime), "images": len(self.image_set)}
+            self.log({"kind": "start", **self.position(), **where, **about})
         if not resumed:
             self._tell("on_epoch")
             self._save()
