@@ -71,6 +71,7 @@ def test_views_of_larger_stored_images_are_measured_at_their_size(tmp_path, phot
 
 def test_the_bar_shows_health_within_80_columns_and_warns_once_of_a_collapse(photographs, monkeypatch):
     monkeypatch.setattr("aag.evaluate.health.MIN_STEPS", 1)
+
     class Collapse(Callback):
         def on_epoch(self, trainer: Trainer) -> None:
             for parameter in trainer.encoder.head.parameters():
