@@ -115,7 +115,7 @@ OTHER = {  # a second value for every option that makes another run
     "policy": "svhn", "rand_n": 3, "rand_magnitude": 5, "flip": False, "forward": "per-view", "seed": 1,
     "precision": "fp32", "image_size": 64, "decay_at": (0.5,), "decay_by": 0.2, "rounds": 2, "optimizer": "lars",
     "nesterov": True, "bn_group_size": 32, "clip_grad": 1.0, "accumulate": 2, "freeze": ("backbone.stem",),
-    "start_from": "runs/x",
+    "start_from": "runs/x", "pretrained": "timm", "resize_size": 40, "labels": "none", "holdout": 0.2,
 }  # fmt: skip
 OPTIONS = [name for name in BASE.options() if name != "method"]
 
@@ -130,7 +130,8 @@ def test_the_plain_name_is_data_network_recipe_and_seed():
 
 def test_each_option_gives_another_name():
     assert set(OTHER) == set(OPTIONS)  # a new option must be added to OTHER
-    names = [run_name(BASE.replace(**{name: value})) for name, value in OTHER.items()]
+    needed = {"resize_size": {"image_size": 36}}
+    names = [run_name(BASE.replace(**{name: value}, **needed.get(name, {}))) for name, value in OTHER.items()]
     assert len({run_name(BASE), *names}) == len(names) + 1
 
 

@@ -26,6 +26,7 @@ from aag.training import (
     recipes,
     train_run,
 )
+from aag.training.defaults import is_folder
 from aag.training.progress import Progress, stop_on_signals
 
 REPORT = Annotated[bool, tyro.conf.arg(help="Write report.html into the run folder at the end; see aag report.")]
@@ -95,8 +96,10 @@ def parse_train(arguments: list[str]) -> Request:
         _collect(type(base.method_settings), parsed.method_options),
         _collect(TrainSettings, parsed.training),
     )
+    # For a folder without a recipe, training chooses; else the name of the recipe says it all.
+    chosen = wanted if is_folder(data) else recipe
     return Request(
-        settings, wanted, options_in(arguments), _collect(Execution, parsed.execution), parsed.execution.report
+        settings, chosen, options_in(arguments), _collect(Execution, parsed.execution), parsed.execution.report
     )
 
 
@@ -195,5 +198,5 @@ def _tell(result: TrainResult, request: Request, say: Printer) -> None:
         own = load_method(settings.method) is not methods()["aag"]
         method = f" --method {settings.method}" if own else ""
         whole = f"{method}   # with its own recipe" if own else " --recipe paper   # the paper's AAG"
-        say(f"  aag train --data FOLDER --recipe demo{method}     # your own images, no labels needed")
+        say(f"  aag train --data FOLDER{method}     # your own images, no labels needed")
         say(f"  aag train --data cifar10{whole}; aag data fetch cifar10 first")

@@ -142,13 +142,16 @@ COLLAPSED_UNIFORMITY = -0.02  # a mean squared distance of about 0.01: cosines o
 # 89.0 and 91.6) have 0.31, 0.10 and 0.05. The last quarters do not differ: there the falling learning rate helps all.
 FLAT_SHARE = 0.05
 MIN_EVALUATIONS = 6  # after training has begun, to see a trend
+MIN_STEPS = 100  # new networks map all images close together, and batch norm takes dozens of steps to settle
 
 
 def is_collapsed(row: Mapping[str, Any]) -> bool:
     """Whether a logged row says that all images have nearly the same embedding, or use few directions.
 
-    New networks map all images close together, too, so this means nothing before training.
+    In the first 100 steps it says nothing, so the answer is no.
     """
+    if row["step"] < MIN_STEPS:
+        return False
     threshold = min(COLLAPSED_RANK, 1 + (row["dimensions"] - 1) / 10)  # of small embeddings, less is asked
     return row["rank"] < threshold or row["uniformity"] > COLLAPSED_UNIFORMITY
 
@@ -164,6 +167,8 @@ def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
     if not trained:
         return ""
     last = trained[-1]
+    if last["step"] < MIN_STEPS:
+        return f"Too early to judge, after {last['step']} steps: train longer, with more --epochs or --minutes."
     state = f"rank {last['rank']:.0f} of {last['dimensions']}"
     if is_collapsed(last):
         return f"Collapsed: images get nearly the same embedding ({state}); start again with a tenth of --lr."

@@ -117,4 +117,9 @@ def _feature_dim(module: nn.Module, spec: EncoderSpec, name: str) -> int:
 
 
 def _unfit(name: str, spec: EncoderSpec, error: Exception) -> AAGError:
-    return AAGError(f"{name} cannot take {spec.image_size}×{spec.image_size} images: {first_line(error)}")
+    import timm
+
+    published = timm.get_pretrained_cfg(name.removeprefix("timm/"))
+    size = published.input_size[-1] if published else spec.image_size
+    advice = f"; use --image-size {size} or another --network" if size != spec.image_size else ""
+    return AAGError(f"{name} cannot take {spec.image_size}×{spec.image_size} images: {first_line(error)}{advice}")

@@ -189,14 +189,15 @@ def train_run(
     choose_threads(device)
     runtime: dict[str, Any] = {"device": device, "compile": execution.compile, "images_on": execution.images_on}
     if plan.minutes:
-        say(f"         measuring the speed, for {plan.minutes:g} minutes of training …")
+        length = f"{plan.minutes:g} minute{'s' * (plan.minutes != 1)}"
+        say(f"         measuring the speed, for {length} of training …")
         speed = measure_speed(
             settings, (train_set, test_set), seconds=min(10.0, max(1.0, 3 * plan.minutes)), method=method,
             backbone=backbone, **runtime,
         )  # fmt: skip
         epochs = epochs_within(60 * plan.minutes - speed.start, speed.epoch, speed.evaluation, every)
         settings = with_epochs(settings, epochs).resolve(settings.train.precision)
-        reason = f"fit into {plan.minutes:g} minutes, at {speed.epoch:.2g} s each"
+        reason = f"fit into {length}, at {speed.epoch:.2g} s each"
         say(f"{'' if plan.choices else 'chosen':<9}{Choice('epochs', settings.train.epochs, reason)}")
     if (for_folder or execution.minutes) and "knn_every" not in given:
         every = evaluation_interval(every, settings.train.epochs)

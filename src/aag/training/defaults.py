@@ -14,7 +14,6 @@ from aag.nets import EncoderSpec, build
 from aag.nets.spec import SOBEL
 from aag.runs import Run, flatten
 from aag.settings import to_json
-from aag.text import pluralize
 from aag.training.recipes import recipe_settings, run_name
 from aag.training.runtime import choose_precision
 from aag.training.settings import RunSettings
@@ -142,7 +141,7 @@ def choose_for_folder(
     if "epochs" not in given:
         settings = with_epochs(settings, min(max(IMAGES_SEEN // found.count, 100), 1000))
         if not cpu:
-            reason = f"for {pluralize(found.count, 'image')}; --minutes M fits a time instead"
+            reason = f"for {found.count:,} images; --minutes M fits a time instead"
             choices.append(Choice("epochs", settings.train.epochs, reason))
     return settings, choices
 

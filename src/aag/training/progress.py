@@ -106,7 +106,7 @@ class Progress(Callback):
             if not self.labelled:
                 self.bar.update(self.task, score=f"  rank {rank:.0f}/{dimensions}  agree {agree:.0f} %")
                 self._say_score(row, f"rank {rank:5.1f}/{dimensions}  agree {agree:4.1f} %")
-            if row["epoch"] and is_collapsed(row) and not self.has_warned:
+            if is_collapsed(row) and not self.has_warned:
                 self.has_warned = True
                 self.say(
                     f"warning: collapse: all images get nearly the same embedding (rank {rank:.1f} of {dimensions}); "

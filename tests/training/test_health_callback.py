@@ -69,7 +69,9 @@ def test_views_of_larger_stored_images_are_measured_at_their_size(tmp_path, phot
 # --- the progress bar -------------------------------------------------------------------------------------------------
 
 
-def test_the_bar_shows_health_within_80_columns_and_warns_once_of_a_collapse(photographs):
+def test_the_bar_shows_health_within_80_columns_and_warns_once_of_a_collapse(photographs, monkeypatch):
+    monkeypatch.setattr("aag.evaluate.health.MIN_STEPS", 1)
+
     class Collapse(Callback):
         def on_epoch(self, trainer: Trainer) -> None:
             for parameter in trainer.encoder.head.parameters():
@@ -79,7 +81,7 @@ def test_the_bar_shows_health_within_80_columns_and_warns_once_of_a_collapse(pho
     out = io.StringIO()
     console = Console(file=out, width=80, force_terminal=True, color_system=None)
     images = aag.ImageSet("photographs", photographs[:64])
-    encoder = aag.nets.build(aag.nets.EncoderSpec(width=4))
+    encoder = aag.nets.build(aag.nets.EncoderSpec(width=4, image_size=32))
     with Progress(console) as progress:
         callbacks = (Collapse(), Health(1), progress)
         settings = TrainSettings(epochs=3, batch_size=32)
@@ -107,9 +109,9 @@ def rows(
     for number, value in enumerate(consistency):
         epoch = 10 * number
         lr = 0.03 * (1 - epoch / epochs) if anneals else 0.03
-        found.append({"kind": "epoch", "epoch": epoch, "step": epoch, "lr": lr, "loss": 1.0})
+        found.append({"kind": "epoch", "epoch": epoch, "step": 20 * epoch, "lr": lr, "loss": 1.0})
         health = {"rank": rank, "dimensions": 128, "images": 2048, "uniformity": uniformity, "consistency": value}
-        found.append({"kind": "health", "epoch": epoch, "step": epoch, **health})
+        found.append({"kind": "health", "epoch": epoch, "step": 20 * epoch, **health})
     return found
 
 
@@ -129,6 +131,7 @@ FLAT_EARLY = [0.02, 0.59, 0.6, 0.6, 0.6, 0.6, 0.64, 0.7, 0.76]  # the falling le
         (rows([0.02] * 9), "Little learned"),
         (rows([0.02, 0.2, 0.3]), "too few evaluations"),
         (rows([0.02]), ""),
+        ([{**row, "step": 60} for row in rows([0.02, 0.1], rank=1.2)], "Too early to judge, after 60 steps"),
         ([], ""),
     ],
 )
