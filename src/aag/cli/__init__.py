@@ -23,6 +23,7 @@ COMMANDS = {  # by what a user wants to do
         "data": "list data sets and where they are stored; aag data fetch NAME downloads one",
         "methods": "list the methods, with their settings and references",
         "recipes": "list the recipes (named settings), with what to expect of each",
+        "completion": "print a script that completes commands and options in bash, zsh or fish",
     },
     "Reproduce": {
         "reproduce": "the paper's tables and figures: what each needs, what is done; runs the rest",

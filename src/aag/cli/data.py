@@ -29,6 +29,17 @@ class Fetch:
     """Where to. Default: $AAG_DATA, else the cache folder."""
 
 
+@dataclass(frozen=True)
+class Data:
+    """List data sets and where they are stored."""
+
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+SUBCOMMANDS = {"fetch": Fetch}
+
+
 def run(arguments: list[str]) -> int:
     if arguments[:1] == ["fetch"]:
         return _fetch(arguments[1:])

@@ -18,7 +18,6 @@ from aag.settings import describe_type, option
 
 T = TypeVar("T")
 ALIASES = {"--norm-images": "--bn-group-size", "--from": "--start-from"}  # the first until version 0.3
-SHORT = {"-o": "--out"}
 METAVARS = {str: "STR", int: "INT", float: "FLOAT", Path: "PATH"}
 
 
@@ -67,7 +66,7 @@ def parse(kind: type[T], command: str, arguments: Sequence[str]) -> T:
 def parse_sections(kind: type[T], command: str, arguments: Sequence[str], about: str) -> T:
     """Parse arguments into a dataclass whose fields are options or sections of them."""
     arguments = [_unalias(word) for word in arguments]
-    known = _options(kind)
+    known = option_types(kind)
     for word in arguments:
         name = word.partition("=")[0].replace("_", "-")
         if name.startswith("--") and name != "--help" and name not in known:
@@ -90,8 +89,6 @@ def options_in(arguments: Sequence[str]) -> frozenset[str]:
 
 
 def _unalias(word: str) -> str:
-    if word in SHORT:
-        return SHORT[word]
     name, equals, value = word.partition("=")
     name = name.replace("_", "-")
     for old, new in ALIASES.items():
@@ -100,13 +97,13 @@ def _unalias(word: str) -> str:
     return word
 
 
-def _options(kind: type) -> dict[str, Any]:
-    """All option words of a nested dataclass, with their types."""
+def option_types(kind: type) -> dict[str, Any]:
+    """Return all option words of a nested dataclass, with their types."""
     found: dict[str, Any] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         inner = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
         if hasattr(inner, "__dataclass_fields__"):
-            found |= _options(inner)
+            found |= option_types(inner)
         else:
             found[option(name)] = hint
             if inner is bool:
