@@ -1,6 +1,6 @@
 """A torchvision data set and a DataLoader; aag makes the views of a whole batch, on the GPU, after collation.
 
-    python examples/dataloader.py
+python examples/dataloader.py
 """
 
 import argparse

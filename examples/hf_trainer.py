@@ -1,6 +1,6 @@
 """AAG in Hugging Face's Trainer: the model makes the views and returns GNT-Xent as its loss.
 
-    python examples/hf_trainer.py
+python examples/hf_trainer.py
 """
 
 import argparse

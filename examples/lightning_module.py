@@ -1,6 +1,6 @@
 """AAG as a LightningModule: an aag encoder, GNT-Xent, and views made on the device of the batch.
 
-    python examples/lightning_module.py
+python examples/lightning_module.py
 """
 
 import argparse

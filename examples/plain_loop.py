@@ -1,6 +1,6 @@
 """GNT-Xent and the batched augmentations in a plain PyTorch loop, with a network of your own.
 
-    python examples/plain_loop.py --epochs 2
+python examples/plain_loop.py --epochs 2
 """
 
 import argparse
@@ -23,7 +23,7 @@ def train(images: torch.Tensor, epochs: int, batch_size: int, width: int, device
     """Train on uint8 images [N, 3, H, W]; return the network and the mean loss of each epoch."""
     images = images.to(device)  # once: afterwards, loading is indexing
     network = make_network(width).to(device)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.06, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     basic, auxiliary = aag.augment.BasicAugment(), aag.augment.AuxiliaryAugment()
     losses = []
     for _ in range(epochs):

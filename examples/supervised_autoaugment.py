@@ -1,6 +1,6 @@
 """AutoAugment for whole batches, as a drop-in in supervised training; --benchmark times it against torchvision.
 
-    python examples/supervised_autoaugment.py --benchmark
+python examples/supervised_autoaugment.py --benchmark
 """
 
 import argparse
@@ -41,7 +41,7 @@ def train(images: torch.Tensor, labels: torch.Tensor, epochs: int, batch_size: i
 
 
 def benchmark(images: torch.Tensor, repeats: int = 3) -> dict[str, float]:
-    """Return images/s of AutoAugment alone: torchvision's per image, as in a DataLoader's worker, and aag's per batch."""
+    """Return images/s of AutoAugment alone: torchvision's per image, as in a DataLoader, and aag's per batch."""
     theirs, ours = v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10), aag.augment.AutoAugment("cifar10")
     work = {
         "torchvision, per image": lambda: [theirs(image) for image in images],

@@ -49,8 +49,8 @@ def test_an_example_runs_and_prints_finite_losses(example, name, capsys):
 def test_the_plain_loop_learns(example):
     made = example("plain_loop", "", as_program=False)
     images = aag.data.load("sample", limit=128).images
-    _, losses = made["train"](images, epochs=6, batch_size=32, width=8, device="cpu")
-    assert losses[-1] < losses[0] - 0.5
+    _, losses = made["train"](images, epochs=10, batch_size=32, width=8, device="cpu")
+    assert sum(losses[-3:]) < sum(losses[:3]) - 1
 
 
 def test_views_are_made_after_collation(example):

@@ -29,6 +29,7 @@ class Run:
         self.evaluation_file = self.folder / "evaluation.json"
         self.skipped_file = self.folder / "skipped.txt"
         self.tracker_file = self.folder / "tracker.json"
+        self.report_file = self.folder / "report.html"
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -103,6 +104,19 @@ class Run:
             except (ImportError, OSError):  # Windows, or a file system without locks
                 pass
             yield
+
+    def is_running(self) -> bool:
+        """Whether a process holds the lock. Looking takes a shared lock for some microseconds."""
+        try:
+            import fcntl
+
+            with (self.folder / ".lock").open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except (ImportError, OSError):  # Windows, a run that was copied without its lock, or no locks here
+            pass
+        return False
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -222,6 +236,60 @@ def summarize(run: Run, epochs: int) -> RunSummary:
         views_per_second=speeds[len(speeds) // 2] if speeds else None,
         missing=f"{pluralize(len(absent), 'epoch')} of {epochs} not in {run.metrics_file.name}" if absent else "",
     )
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run as a list shows it. A damaged one has a state that says why, and little else."""
+
+    folder: Path
+    state: str  # running, complete, stopped, not started or damaged: …
+    data: str = ""
+    network: str = ""
+    method: str = ""
+    epoch: int = 0
+    epochs: int = 0
+    knn: float | None = None  # of the last evaluation, in percent
+    rank: float | None = None  # effective rank, of the last evaluation
+    seconds: float | None = None  # of training
+
+
+def find_runs(folder: str | Path) -> list[Run]:
+    """Return the runs in a folder and in its subfolders, sorted by path; the folder may be a run itself.
+
+    Links are not followed. A folder that may not be read holds no runs.
+    """
+    found = []
+    for path, folders, files in os.walk(folder):
+        folders.sort()
+        if "config.json" in files:
+            found.append(Run(path))
+            folders.clear()  # a run holds no other runs
+    return found
+
+
+def run_status(run: Run) -> RunStatus:
+    """Read what a list shows of a run. Never raises for a damaged one."""
+    try:
+        settings, rows = run.settings(), run.metrics()
+        epochs, method = int(settings["train"]["epochs"]), str(settings["method"]["name"])
+        data, network = str(settings["data"]["source"]), str(settings["encoder"]["network"])
+        logged = [row for row in rows if row["kind"] == "epoch"]
+        epoch = max((int(row["epoch"]) for row in logged), default=0)
+        state = (
+            "running" if run.is_running() else "complete" if epoch >= epochs else "stopped" if epoch else "not started"
+        )
+        seconds = max((float(row["seconds"]) for row in logged), default=None)
+        knn, rank = (_last_value(rows, key) for key in ("knn", "rank"))
+        return RunStatus(run.folder, state, data, network, method, epoch, epochs, knn, rank, seconds)
+    except (AAGError, KeyError, TypeError, ValueError, OSError) as error:
+        reason = str(error) if isinstance(error, AAGError) else "its files hold unexpected values"
+        return RunStatus(run.folder, f"damaged: {reason}")
+
+
+def _last_value(rows: list[Json], key: str) -> float | None:
+    """Return a number of the last row that has it."""
+    return next((float(row[key]) for row in reversed(rows) if isinstance(row.get(key), int | float)), None)
 
 
 def projection_file(records: Path, run_name: str) -> Path:

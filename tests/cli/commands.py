@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from aag.cli import main
 
-QUICK = ["--width", "4", "--device", "cpu"]  # a network that takes milliseconds a step
+QUICK = ["--width", "4", "--device", "cpu", "--no-report"]  # a network that takes milliseconds a step
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from commands import aag_, refused
+from commands import QUICK, aag_, refused
 
 from aag.cli import command_names
 from aag.cli.completion import commands, completion_script
@@ -55,7 +55,7 @@ def test_bash_completes_commands(script):
         ("aag train --out run", []),  # files: bash's own completion
         ("aag export runs/x --format on", ["onnx"]),
         ("aag export run", []),
-        ("aag data f", ["fetch"]),
+        ("aag data ", ["fetch", "clear"]),
         ("aag data fetch --sou", ["--source"]),
         ("aag data fetch --source n", ["npm"]),
         ("aag reproduce page --mark", ["--markdown"]),
@@ -125,6 +125,21 @@ def test_the_listings_of_the_paper_are_json():
     assert len(runs) == parts["table1"]["runs"]
     assert runs[0]["status"] == "missing"
     assert "give --list, too" in refused("reproduce", "table1", "--json")
+
+
+def test_data_sets_are_json():
+    rows = {row["set"]: row for row in parse_json("data")}
+    assert (rows["cifar10"]["train"], rows["cifar10"]["path"]) == (50_000, None)
+    assert "did you mean --json" in refused("data", "--jsn")
+
+
+def test_an_evaluation_is_json(npz):
+    aag_("train", "--data", npz, "--epochs", "1", "--batch-size", "16", "--out", "run", *QUICK)
+    ran = aag_("evaluate", "run", "--linear-epochs", "1", "--json", "--device", "cpu")
+    rows = json.loads(ran.out)
+    assert [row["name"] for row in rows] == ["kNN (embedding)", "kNN (features)", "linear (features)"]
+    assert rows == json.loads(Path("run/evaluation.json").read_text())["results"]
+    assert "saved in run/evaluation.json" in ran.err
 
 
 @pytest.mark.parametrize("name", command_names())

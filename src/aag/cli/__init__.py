@@ -17,7 +17,18 @@ COMMANDS = {  # by what a user wants to do
         "evaluate": "weighted kNN and linear evaluation of a run, by the paper's protocols",
     },
     "Use an encoder": {
-        "export": "write an encoder for ONNX, TorchScript, timm, plain PyTorch or the Hugging Face Hub, and check it",
+        "embed": "embeddings of images as .parquet, .npz or .csv",
+        "search": "the images nearest to a query, as a table and a contact sheet",
+        "dedupe": "groups of near-duplicates, with a suggestion which to keep; deletes nothing",
+        "cluster": "groups of similar images, with examples",
+        "label": "labels for all images from a few labelled ones, with confidence",
+        "export": "write an encoder for ONNX, TorchScript, timm, plain PyTorch or the Hugging Face Hub",
+    },
+    "Look": {
+        "report": "one HTML page about a run: curves, views, a map of its images, neighbours, classes",
+        "explore": "open an embeddings file as a map in the browser, for up to millions of images",
+        "compare": "curves and numbers of several runs in one page and one table",
+        "runs": "list runs with their status",
     },
     "Look up": {
         "data": "list data sets and where they are stored; aag data fetch NAME downloads one",

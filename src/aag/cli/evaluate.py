@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
-from aag.cli.output import Printer
+from aag.cli.output import Printer, decoding_progress, print_rows
 from aag.cli.parsing import parse
 from aag.cli.train import tidy_source
 from aag.errors import AAGError
@@ -24,6 +25,8 @@ class Evaluate:
     """The run folder."""
     data: str | None = None
     """Labelled data to evaluate on. Default: the data of the run."""
+    holdout: float | None = None
+    """Fraction of the images of --data to hold out as test images, where it has no test split."""
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
     k: int = 200
@@ -42,6 +45,8 @@ class Evaluate:
     """Folder for a record of the finished run: settings, curves, numbers and provenance in one JSON file."""
     tsne: bool = False
     """Also save a t-SNE projection of the test images' embeddings, next to the record."""
+    json: bool = False
+    """Print the results as JSON; messages go to standard error."""
 
 
 def run(arguments: list[str]) -> int:
@@ -59,20 +64,26 @@ def run(arguments: list[str]) -> int:
         raise AAGError("--tsne is saved next to the record: give --record FOLDER, too")
 
     where: dict[str, Any] = {"data_root": options.data_root, "device": options.device, "precision": options.precision}
-    evaluation = evaluate_run(
-        found,
-        data=options.data,
-        k=options.k,
-        temperature=options.temperature,
-        linear=options.linear,
-        linear_epochs=options.linear_epochs,
-        **where,
-    )
-    say = Printer()
+    say = Printer(Console(markup=False, emoji=False, stderr=True) if options.json else None)
+    with decoding_progress(say.console) as decoding:
+        evaluation = evaluate_run(
+            found,
+            data=options.data,
+            holdout=options.holdout,
+            k=options.k,
+            temperature=options.temperature,
+            linear=options.linear,
+            linear_epochs=options.linear_epochs,
+            decoding_progress=decoding,
+            **where,
+        )
     epochs = settings["train"]["epochs"]
     if evaluation.epoch < epochs:
         say(f"training is unfinished: these are the numbers of epoch {evaluation.epoch} of {epochs}")
-    say.console.print(_table(f"{found.folder.name}, on {evaluation.data}", evaluation.results))
+    if options.json:
+        print_rows(evaluation.results, as_json=True)
+    else:
+        say.console.print(_table(f"{found.folder.name}, on {evaluation.data}", evaluation.results))
     save_evaluation(evaluation)  # after printing: a full disk loses no number
     say(f"saved in {evaluation.file}")
     if options.record:

@@ -17,7 +17,8 @@ from aag.errors import AAGError, unknown
 from aag.settings import describe_type, option
 
 T = TypeVar("T")
-ALIASES = {"--norm-images": "--bn-group-size", "--from": "--start-from"}  # the first until version 0.3
+# The first until version 0.3; the others are words that Python reserves.
+ALIASES = {"--norm-images": "--bn-group-size", "--from": "--start-from", "--with": "--classifier"}
 METAVARS = {str: "STR", int: "INT", float: "FLOAT", Path: "PATH"}
 
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from aag.cli.output import make_console
+from aag.cli.output import Printer, decoding_progress, make_console
 from aag.cli.parsing import option_types, options_in, options_of, parse_sections
 from aag.data.datasets import DATASETS
-from aag.errors import AAGError
+from aag.errors import AAGError, first_line
 from aag.methods import load_method, methods
 from aag.nets import NetworkSettings
 from aag.settings import TrainSettings, option
@@ -28,6 +28,9 @@ from aag.training import (
 )
 from aag.training.progress import Progress, stop_on_signals
 
+REPORT = Annotated[bool, tyro.conf.arg(help="Write report.html into the run folder at the end; see aag report.")]
+REPORT_POINTS, REPORT_SECONDS = 3000, 5.0  # fewer than aag report takes: training should end soon
+
 
 @dataclass(frozen=True)
 class Request:
@@ -37,12 +40,19 @@ class Request:
     recipe: str
     given: frozenset[str]  # names of the options on the command line
     execution: Execution
+    report: bool  # whether to write report.html at the end
 
 
 def run(arguments: list[str]) -> int:
     request = parse_train(arguments)
     console = make_console()
-    with stop_on_signals() as should_stop, Progress(console) as progress:
+    sets: Any = None
+
+    def on_loaded(loaded: Any) -> None:
+        nonlocal sets
+        sets, progress.test_set = loaded, loaded[1]
+
+    with stop_on_signals() as should_stop, Progress(console) as progress, decoding_progress(console) as decoding:
         result = train_run(
             request.settings,
             request.execution,
@@ -50,10 +60,14 @@ def run(arguments: list[str]) -> int:
             given=request.given,
             callbacks=[progress],
             should_stop=should_stop,
-            on_loaded=lambda sets: setattr(progress, "test_set", sets[1]),
+            on_loaded=on_loaded,
+            decoding_progress=decoding,
             say=progress.say,
         )
-    _tell(result, request, lambda text="": console.print(text, highlight=False, soft_wrap=True))
+    say = Printer(console)
+    _tell(result, request, say)
+    if result.complete and request.report:
+        _write_report(result, request, sets, say)
     return 0 if result.complete else 130
 
 
@@ -81,7 +95,9 @@ def parse_train(arguments: list[str]) -> Request:
         _collect(type(base.method_settings), parsed.method_options),
         _collect(TrainSettings, parsed.training),
     )
-    return Request(settings, wanted, options_in(arguments), _collect(Execution, parsed.execution))
+    return Request(
+        settings, wanted, options_in(arguments), _collect(Execution, parsed.execution), parsed.execution.report
+    )
 
 
 def _check_method_options(arguments: list[str], base: RunSettings) -> None:
@@ -107,7 +123,7 @@ def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
         "method_options": (f"method {base.method}", options_of(type(base.method_settings), base.method_settings)),
         "network": ("network", options_of(NetworkSettings, base.encoder)),
         "training": ("training", options_of(TrainSettings, base.train)),
-        "execution": ("execution", options_of(Execution, execution)),
+        "execution": ("execution", [*options_of(Execution, execution), ("report", REPORT, True)]),
     }
     found: list[Any] = []
     for name, (title, options) in sections.items():
@@ -142,7 +158,21 @@ def tidy_source(source: str) -> str:
     return tidy if os.path.exists(os.path.expanduser(source)) and tidy not in DATASETS else source
 
 
-def _tell(result: TrainResult, request: Request, say: Any) -> None:
+def _write_report(result: TrainResult, request: Request, sets: Any, say: Printer) -> None:
+    """Write the report of a finished run, unless there is one of this encoder. A failure is no failure of training."""
+    from aag.serving.report import write_report
+
+    run = result.run
+    try:
+        if not run.report_file.exists() or run.report_file.stat().st_mtime < run.encoder_file.stat().st_mtime:
+            device = request.execution.device
+            write_report(run, sets=sets, points=REPORT_POINTS, seconds=REPORT_SECONDS, device=device)
+        say(f"\nReport:  {run.report_file}")
+    except Exception as error:
+        say(f"warning: no report ({first_line(error)}); try aag report {shlex.quote(str(run.folder))}")
+
+
+def _tell(result: TrainResult, request: Request, say: Printer) -> None:
     folder, summary, settings = result.run.folder, result.summary, request.settings
     if not result.complete:
         say(f"\nStopped and saved. The same command resumes from the last checkpoint, in {folder}")

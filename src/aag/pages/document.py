@@ -1,4 +1,4 @@
-"""A page as data: sections of paragraphs, lists, tables and charts. Renderers turn it into HTML or Markdown."""
+"""A page as data: sections of paragraphs, lists, tables, charts and maps. Renderers turn it into HTML or Markdown."""
 
 import os
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from aag.pages.map import Map
 from aag.pages.plots import Chart
 
 
@@ -31,8 +32,9 @@ class Styled(NamedTuple):
 
 
 class Image(NamedTuple):
-    png: bytes
+    content: bytes  # PNG or JPEG
     about: str
+    side: int = 72  # CSS pixels
 
 
 Inline = str | Link | Styled | Image
@@ -76,7 +78,7 @@ class Columns:
     groups: Sequence[Sequence["Block"]]
 
 
-Block = Paragraph | Bullets | Table | Charts | Columns
+Block = Paragraph | Bullets | Table | Charts | Columns | Map
 
 
 class Section(NamedTuple):
@@ -91,6 +93,7 @@ class Document(NamedTuple):
     introduction: Sequence[Block]
     sections: Sequence[Section]
     footer: Text = ""
+    menu_name: str = "Tables and figures"  # of the menu, for screen readers
 
 
 def heading(text: str) -> Paragraph:

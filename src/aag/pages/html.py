@@ -1,40 +1,58 @@
-"""Render a page as one HTML file that loads nothing from the network and runs no script."""
+"""Render a page as one HTML file that loads nothing from the network. The only script is that of a map."""
 
 import base64
+import hashlib
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 from pathlib import Path
 
 from aag.pages import document as doc
+from aag.pages.map import Map, to_html
 from aag.pages.plots import Chart, css_variables, to_svg
 
-# Whatever a record holds, the browser loads nothing from other hosts and runs nothing.
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-IMAGE_SIDE = 72  # CSS pixels
+HERE = Path(__file__).parent
 
 
 def render_html(document: doc.Document, out: Path) -> str:
     """Return a document as HTML, with links relative to `out`."""
-    style = css_variables() + (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+    style = "\n" + css_variables() + (HERE / "page.css").read_text(encoding="utf-8")
     renderer = _Renderer(out)
+    introduction = renderer.blocks(document.introduction)
+    sections = "\n".join(map(renderer.section, document.sections))
+    script = (HERE / "map.js").read_text(encoding="utf-8") if renderer.has_map else ""
     menu = "".join(f'<li><a href="#{one.id}">{escape(one.label)}</a></li>' for one in document.sections if one.label)
     title = escape(document.title)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><link rel="icon" href="data:,">'
-        f"<title>{title}</title><style>\n{style}</style></head>\n<body>\n"
-        f"<header><h1>{title}</h1>{renderer.blocks(document.introduction)}"
-        f'<nav aria-label="Tables and figures"><ul>{menu}</ul></nav></header>\n<main>\n'
-        + "\n".join(map(renderer.section, document.sections))
-        + f"\n</main>\n<footer><p>{renderer.text(document.footer)}</p></footer>\n</body></html>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}"><link rel="icon" href="data:,">'
+        f"<title>{title}</title><style>{style}</style></head>\n<body>\n"
+        f"<header><h1>{title}</h1>{introduction}"
+        f'<nav aria-label="{escape(document.menu_name)}"><ul>{menu}</ul></nav></header>\n<main>\n{sections}'
+        f"\n</main>\n<footer><p>{renderer.text(document.footer)}</p></footer>\n"
+        f"{f'<script>{script}</script>' if script else ''}</body></html>\n"
     )
+
+
+def _policy(style: str, script: str) -> str:
+    """Return the page's policy: whatever its data hold, the browser loads nothing and runs only the map's script.
+
+    Attributes may hold style, because a chart's colours follow the reader's scheme.
+    """
+    scripts = f"; script-src {_hash(script)}" if script else ""
+    styles = f"style-src 'unsafe-inline'; style-src-elem {_hash(style)}; style-src-attr 'unsafe-inline'"
+    return f"default-src 'none'; img-src data:; {styles}{scripts}; base-uri 'none'; form-action 'none'"
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 class _Renderer:
     def __init__(self, out: Path) -> None:
         self.out = out
+        self.has_map = False
 
     def section(self, section: doc.Section) -> str:
         label = f"<small>{escape(section.label)}</small>" if section.label else ""
@@ -61,6 +79,9 @@ class _Renderer:
                 )
             case doc.Charts(charts):
                 return '<figure class="charts">' + "".join(map(self.chart, charts)) + "</figure>"
+            case Map():
+                self.has_map = True
+                return to_html(block)
 
     def chart(self, chart: Chart) -> str:
         title = escape(chart.title)
@@ -78,9 +99,10 @@ class _Renderer:
         for first, *cells in table.rows:
             data = "".join(f'<td class="{cell.style}">{self.lines(cell.lines)}</td>' for cell in cells)
             rows.append(f'<tr><th scope="row">{self.lines(first.lines)}</th>{data}</tr>')
+        caption = f"<caption><span>{escape(table.caption)}{hint}</span></caption>" if table.caption or hint else ""
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.name)}">'
-            f'<table class="{table.style}"><caption><span>{escape(table.caption)}{hint}</span></caption>'
+            f'<table class="{table.style}">{caption}'
             f"<thead>{_heads(table.columns)}</thead><tbody>{''.join(rows)}</tbody></table></div>"
         )
 
@@ -102,9 +124,10 @@ class _Renderer:
                 return f"<b>{escape(text)}</b>"
             case doc.Styled(text, style):
                 return f'<span class="{style}">{escape(text)}</span>'
-            case doc.Image(png, about):
-                url = "data:image/png;base64," + base64.b64encode(png).decode()
-                return f'<img src="{url}" width="{IMAGE_SIDE}" height="{IMAGE_SIDE}" alt="{escape(about)}">'
+            case doc.Image(content, about, side):
+                kind = "png" if content.startswith(b"\x89PNG") else "jpeg"
+                url = f"data:image/{kind};base64," + base64.b64encode(content).decode()
+                return f'<img src="{url}" width="{side}" height="{side}" alt="{escape(about)}">'
             case str(text):
                 return escape(text)
 

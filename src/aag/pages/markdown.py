@@ -1,4 +1,4 @@
-"""Render a page as Markdown, for the docs. Charts and images are left out."""
+"""Render a page as Markdown, for the docs. Charts, maps and images are left out."""
 
 import re
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from aag.pages import document as doc
+from aag.pages.map import Map
 
 
 def render_markdown(document: doc.Document, out: Path) -> str:
@@ -42,7 +43,7 @@ class _Renderer:
                 return "\n".join(f"- {self.text(item)}" for item in items)
             case doc.Columns(groups):
                 return "\n\n".join(text for group in groups for text in self.blocks(group))
-            case doc.Table(style="views") | doc.Charts():
+            case doc.Table(style="views") | doc.Charts() | Map():
                 return ""
             case doc.Table(_, columns, rows, caption):
                 cells = [["<br>".join(map(self.text, cell.lines)) for cell in row] for row in rows]

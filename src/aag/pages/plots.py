@@ -55,7 +55,7 @@ Points = Sequence[tuple[float, float]]
 class Line:
     name: str
     points: Points
-    colour: int  # 0 or 1
+    colour: int  # 0 or 1 for two that are compared; up to 9 for more
     hollow: bool = False  # dotted with hollow points: runs that differ from those that were asked for
 
 
@@ -68,23 +68,30 @@ class LineChart:
     log: bool = False  # logarithmic x
     mark_points: bool = False  # accuracies: each point with its number, and a tick at each x
     empty: str = "not run yet"  # shown where there are no lines
+    about: str = ""  # what the numbers mean, below the chart
+    cut_start: bool = True  # leave out the first steps where they would fill the picture
 
     @property
     def is_empty(self) -> bool:
         return not self.lines
 
     @property
+    def inner_range(self) -> tuple[float, float] | None:
+        """The range of y that is shown, where that leaves out the first steps."""
+        return _later_range(self.lines) if self.cut_start and not self.mark_points else None
+
+    @property
     def note(self) -> str:
-        """Says what the axis leaves out at the beginning. Empty: nothing."""
-        inside = None if self.mark_points else _later_range(self.lines)
+        """Says what the numbers mean, and what the axis leaves out at the beginning. Empty: nothing."""
+        inside = self.inner_range
         if inside is None:
-            return ""
+            return self.about
         low, high = inside
         farthest = {
             line.name: max((y for _, y in line.points), key=lambda y: max(y - high, low - y)) for line in self.lines
         }
         values = [f"{y:.3g} ({name})" for name, y in farthest.items() if not low <= y <= high]
-        return f"Not shown: {' and '.join(values)} at the beginning."
+        return f"{self.about} Not shown: {' and '.join(values)} at the beginning.".strip()
 
 
 @dataclass(frozen=True)
@@ -202,12 +209,12 @@ def _draw_lines(chart: LineChart, axes: "Axes") -> None:
 
     several = len({line.colour for line in chart.lines}) > 1
     for line in chart.lines:
-        colour = LIGHT[f"series{line.colour}"]
-        dashes = ":" if line.hollow else ("--", "-")[line.colour]
+        colour = LIGHT[f"series{line.colour}" if line.colour < 2 else f"class{line.colour}"]
+        dashes = ":" if line.hollow else "--" if line.colour == 0 and several else "-"
         face = LIGHT["paper"] if line.hollow else colour
         marker: Any = {"marker": "o", "markersize": 5, "markerfacecolor": face} if chart.mark_points else {}
         xs, ys = zip(*line.points, strict=True)
-        axes.plot(xs, ys, dashes, color=colour, label=line.name, **marker)
+        axes.plot(xs, ys, dashes, color=colour, label=_literal(line.name), **marker)
         for place, (x, y) in enumerate(line.points if chart.mark_points else ()):
             # Where no line runs: below the lower of two lines, and below a point whose neighbours are higher.
             neighbours = [ys[other] for other in (place - 1, place + 1) if 0 <= other < len(ys)] or [y]
@@ -226,15 +233,16 @@ def _draw_lines(chart: LineChart, axes: "Axes") -> None:
         if high - low < SMALLEST_RANGE:
             axes.set_ylim((low + high - SMALLEST_RANGE) / 2, (low + high + SMALLEST_RANGE) / 2)
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))  # epochs and steps are whole
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1000:g}k" if x >= 10_000 else f"{x:g}"))
-    if not chart.mark_points and (inside := _later_range(chart.lines)):
+    if inside := chart.inner_range:
         room = 0.05 * (inside[1] - inside[0]) or 1.0
         axes.set_ylim(inside[0] - room, inside[1] + room)
     low, high = axes.get_ylim()
     if low < 0 < high:
         axes.axhline(0, color=LIGHT["soft"], linewidth=0.8)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
+    if len(chart.lines) > 1 or chart.lines[0].name:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
 
 
 def _draw_scatter(chart: ScatterChart, axes: "Axes") -> None:
@@ -245,5 +253,18 @@ def _draw_scatter(chart: ScatterChart, axes: "Axes") -> None:
         if mine:
             xs, ys = zip(*mine, strict=True)
             colour = LIGHT[f"class{number % 10}"]
-            axes.plot(xs, ys, MARKERS[number % len(MARKERS)], color=colour, markersize=3, markeredgewidth=0, label=name)
+            axes.plot(
+                xs,
+                ys,
+                MARKERS[number % len(MARKERS)],
+                color=colour,
+                markersize=3,
+                markeredgewidth=0,
+                label=_literal(name),
+            )
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=4, handletextpad=0.1, columnspacing=1)
+
+
+def _literal(name: str) -> str:
+    """Return a name that matplotlib shows as it is: neither as mathematics nor hidden from the legend."""
+    return name.replace("$", r"\$").replace("_", "\u200b_", 1) if name.startswith("_") else name.replace("$", r"\$")

@@ -1,0 +1,44 @@
+"""aag compare"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aag.cli.output import Printer, print_rows
+from aag.cli.parsing import parse
+from aag.runs import Run
+from aag.serving.compare import compare_runs, write_comparison
+from aag.text import duration
+
+PAGE_ONLY = ("seconds", "status", "alignment", "uniformity")
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare runs: a table of the settings that differ and the numbers, and one HTML page with the curves."""
+
+    runs: tuple[Path, ...]
+    """Run folders, two or more."""
+    out: Path = Path("compare.html")
+    """Page to write."""
+    page: bool = True
+    """Write the page."""
+    json: bool = False
+    """Print JSON, for programs."""
+
+
+def run(arguments: list[str]) -> int:
+    options = parse(Compare, "compare", arguments)
+    runs = [Run.open(folder) for folder in options.runs]
+    rows = compare_runs(runs)
+    path = write_comparison(runs, options.out) if options.page else None
+    print_rows(rows if options.json else [_as_text(row) for row in rows], as_json=options.json)
+    if path and not options.json:
+        Printer()(f"page     {path}")
+    return 0
+
+
+def _as_text(row: dict[str, Any]) -> dict[str, Any]:
+    """Leave to JSON and the page what makes a terminal's table too wide."""
+    shown = {key.replace("_", " "): value for key, value in row.items() if key not in PAGE_ONLY}
+    return shown | ({"time": duration(row["seconds"])} if row.get("seconds") is not None else {})

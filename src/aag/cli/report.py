@@ -1,0 +1,40 @@
+"""aag report"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from aag.cli.output import Printer
+from aag.cli.parsing import parse
+from aag.runs import Run
+from aag.serving.report import POINTS, write_report
+from aag.settings import Range, Settings
+
+
+@dataclass(frozen=True)
+class Report(Settings):
+    """Write one HTML page about a run: curves, views, a map of its images, neighbours and classes."""
+
+    run: Path
+    """The run folder."""
+    out: Path | None = None
+    """File to write. Default: report.html in the run folder."""
+    points: Annotated[int, Range(at_least=10, at_most=50_000)] = POINTS
+    """Images on the map, at most; a slow machine takes fewer."""
+    data_root: Path | None = None
+    """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+
+
+def run(arguments: list[str]) -> int:
+    options = parse(Report, "report", arguments)
+    path = write_report(
+        Run.open(options.run),
+        options.out,
+        points=options.points,
+        data_root=options.data_root,
+        device=options.device,
+    )
+    Printer()(f"report   {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    return 0

@@ -1,0 +1,58 @@
+"""aag runs"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aag.cli.output import Printer, print_rows
+from aag.cli.parsing import parse
+from aag.errors import AAGError
+from aag.runs import RunStatus, find_runs, run_status
+from aag.text import duration
+
+
+@dataclass(frozen=True)
+class Runs:
+    """List runs with their status: running, complete, stopped, not started or damaged."""
+
+    folders: tuple[Path, ...] = (Path("runs"),)
+    """Folders to look in, with all below them."""
+    json: bool = False
+    """Print JSON, for programs."""
+
+
+def run(arguments: list[str]) -> int:
+    # Folders are written without an option, as for other commands.
+    words = [word for word in arguments if word.startswith("-")]
+    folders = [word for word in arguments if not word.startswith("-")]
+    options = parse(Runs, "runs", [*words, *(["--folders", *folders] if folders else [])])
+    for folder in options.folders:
+        if not os.path.isdir(folder):
+            raise AAGError(
+                f"{folder}: no such folder" + ("; name one" if folders else "; nothing was trained here yet")
+            )
+    found = [run_status(one) for folder in options.folders for one in find_runs(folder)]
+    if not found and not options.json:
+        Printer()(f"no runs in {', '.join(map(str, options.folders))}")
+        return 0
+    print_rows([_as_json(one) if options.json else _as_text(one) for one in found], as_json=options.json)
+    return 0
+
+
+def _as_json(status: RunStatus) -> dict[str, Any]:
+    return {**vars(status), "folder": str(status.folder)}
+
+
+def _as_text(status: RunStatus) -> dict[str, Any]:
+    return {
+        "status": status.state,
+        "data": os.path.basename(status.data),
+        "network": status.network,
+        "method": status.method,
+        "epoch": f"{status.epoch}/{status.epochs}" if status.epochs else "",
+        "kNN %": None if status.knn is None else round(status.knn, 2),
+        "rank": None if status.rank is None else round(status.rank, 1),
+        "time": "" if status.seconds is None else duration(status.seconds),
+        "folder": str(status.folder),
+    }

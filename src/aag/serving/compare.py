@@ -1,0 +1,97 @@
+"""Compare runs: the settings that differ, their numbers and their curves, as rows and as one HTML page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from aag.errors import AAGError
+from aag.files import write_bytes
+from aag.pages import document as doc
+from aag.pages.html import render_html
+from aag.runs import Run, flatten, run_status
+from aag.serving.curves import make_charts
+from aag.text import duration
+
+MOST_LINES = 10  # in a chart; there are no more colours
+SHORT = 26  # characters of a name in a chart's legend
+
+
+def compare_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return a row per run: its name, the settings that differ, epochs, accuracies, health and seconds.
+
+    All rows have the same keys; a number that a run does not have is None.
+    """
+    if len(runs) < 2:
+        raise AAGError("a comparison needs at least two runs")
+    settings = [flatten(run.settings()) for run in runs]
+    names = dict.fromkeys(name for flat in settings for name in flat)
+    differing = [name for name in names if any(flat.get(name) != settings[0].get(name) for flat in settings)]
+    evaluations = [_evaluation(run) for run in runs]
+    measured = dict.fromkeys(name for found in evaluations for name in found)
+    rows = []
+    for run, name, flat, accuracy in zip(runs, _names(runs), settings, evaluations, strict=True):
+        status = run_status(run)
+        last = {row["kind"]: row for row in run.metrics()}
+        health = last.get("health", {})
+        row = {"run": name, **{option: _plain(flat.get(option)) for option in differing}, "epoch": status.epoch}
+        row["kNN"] = status.knn
+        row |= {name: accuracy.get(name) for name in measured}
+        row |= {key: health.get(key) for key in ("rank", "consistency", "alignment", "uniformity")}
+        rows.append({**row, "seconds": status.seconds, "status": status.state})
+    unused = [key for key in rows[0] if all(row[key] is None for row in rows)]
+    return [{key: value for key, value in row.items() if key not in unused} for row in rows]
+
+
+def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
+    """Write one HTML page with the numbers and curves of several runs, and return its path."""
+    path = Path(out)
+    if path.is_dir():
+        raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
+    rows = compare_runs(runs)
+    numbered = [f"{place}: {_shorten(row['run'])}" for place, row in enumerate(rows, 1)]
+    charts = make_charts({name: run.metrics() for name, run in list(zip(numbered, runs, strict=True))[:MOST_LINES]})
+    cells = []
+    for place, row in enumerate(rows, 1):
+        values = [doc.Cell([_show(key, value)]) for key, value in row.items() if key != "run"]
+        cells.append([doc.Cell([f"{place}: {row['run']}"]), *values])
+    heads = ["run", *(key.replace("_", " ") for key in rows[0] if key != "run")]
+    caption = "Settings that differ between the runs, and their last numbers; accuracies in percent."
+    sections = [doc.Section("numbers", "Settings and numbers", [doc.Table("Runs", heads, cells, caption)], "Numbers")]
+    blocks: list[doc.Block] = [doc.Charts(charts)] if charts else [doc.Paragraph("Nothing is logged yet.")]
+    if len(runs) > MOST_LINES:
+        blocks.append(doc.Paragraph(f"The curves show the first {MOST_LINES} of {len(runs)} runs.", "protocol"))
+    sections.append(doc.Section("curves", "Curves", blocks, "Curves"))
+    title = f"{len(runs)} runs compared"
+    document = doc.Document(title, [], sections, "Written by aag compare.", "Sections")
+    write_bytes(path, render_html(document, path).encode())
+    return path
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Return the folders' names, or their paths where two names are the same."""
+    names = [run.folder.resolve().name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run.folder) for run in runs]
+
+
+def _evaluation(run: Run) -> dict[str, float]:
+    """Return accuracies by name as `aag evaluate` saved them; the kNN of the embedding is the curve's last already."""
+    try:
+        return {row["name"]: float(row["accuracy"]) for row in run.evaluation()["results"]}
+    except (AAGError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def _plain(value: Any) -> Any:
+    return " ".join(map(str, value)) or "none" if isinstance(value, list) else value
+
+
+def _show(key: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    if key == "seconds":
+        return duration(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= SHORT else f"…{name[1 - SHORT :]}"

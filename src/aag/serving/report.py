@@ -1,0 +1,156 @@
+"""The report of a run: one HTML page with its curves, views, map of embeddings, neighbours and classes."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aag import nets
+from aag.data import ImageSet
+from aag.errors import AAGError
+from aag.files import write_bytes
+from aag.nets import Encoder
+from aag.pages import document as doc
+from aag.pages.html import render_html
+from aag.runs import SECTIONS, Run, summarize
+from aag.serving.classes import classify
+from aag.serving.curves import make_charts
+from aag.serving.gallery import make_gallery
+from aag.serving.neighbours import neighbour_graph
+from aag.serving.report_pictures import classes_blocks, map_blocks, neighbours_blocks, views_blocks
+from aag.text import duration, pluralize
+from aag.training.api import load_sets
+from aag.training.runtime import choose_precision, choose_threads, find_device
+from aag.training.settings import RunSettings
+
+POINTS, SECONDS = 10_000, 30.0  # of the map; of encoding, beyond which fewer points are taken
+
+Sets = tuple[ImageSet, ImageSet | None]
+
+
+def write_report(
+    run: Run | str | Path,
+    out: str | Path | None = None,
+    *,
+    sets: Sets | None = None,
+    points: int = POINTS,
+    seconds: float = SECONDS,
+    data_root: Path | None = None,
+    device: str = "auto",
+) -> Path:
+    """Write the report of a run to `out` (default: report.html in its folder) and return its path.
+
+    sets: the run's images, where they are loaded already. points: images on the map, at most. seconds: time for
+    encoding them; a slow machine shows fewer. Without images or an encoder the page has the curves alone and says why.
+    """
+    run = Run.open(run) if not isinstance(run, Run) else run
+    path = Path(out) if out else run.report_file
+    if path.is_dir():
+        raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
+    document = make_report(run, sets=sets, points=points, seconds=seconds, data_root=data_root, device=device)
+    write_bytes(path, render_html(document, path).encode())
+    return path
+
+
+def make_report(
+    run: Run, *, sets: Sets | None, points: int, seconds: float, data_root: Path | None, device: str
+) -> doc.Document:
+    """Return the report of a run as a document."""
+    settings, rows = run.settings(), run.metrics()
+    sections = [doc.Section("curves", "How training went", _curves(rows), "Curves")]
+    introduction = _introduction(run, settings, rows)
+    try:
+        sections += _picture_sections(run, RunSettings.from_json(settings), sets, points, seconds, data_root, device)
+    except AAGError as error:  # data that moved, an encoder that was never saved, embeddings with NaN
+        introduction.append(doc.Paragraph(f"The pictures are missing: {error}.", "sum"))
+    sections.append(doc.Section("settings", "Settings and provenance", _settings(settings, rows), "Settings"))
+    return doc.Document(f"Report of {run.name}", introduction, sections, "Written by aag report.", "Sections")
+
+
+def _picture_sections(
+    run: Run, settings: RunSettings, sets: Sets | None, points: int, seconds: float, data_root: Path | None, device: str
+) -> list[doc.Section]:
+    encoder, dtype = _load_encoder(run, device)
+    sets = sets or load_sets(settings, data_root)
+    gallery = make_gallery(encoder, sets, points=points, seconds=seconds, dtype=dtype)
+    graph = neighbour_graph(gallery.embeddings)[0].cpu()
+    sections = [
+        doc.Section("map", "A map of the images", map_blocks(gallery, graph), "Map"),
+        doc.Section("views", "What the network sees", views_blocks(encoder, settings, sets[0]), "Views"),
+        doc.Section("neighbours", "Nearest neighbours", neighbours_blocks(gallery, graph), "Neighbours"),
+    ]
+    if found := classify(gallery):
+        blocks = classes_blocks(gallery, found)
+        sections.append(doc.Section("classes", "Which classes it tells apart", blocks, "Classes"))
+    return sections
+
+
+def _load_encoder(run: Run, device_name: str) -> tuple[Encoder, torch.dtype | None]:
+    if not os.path.exists(run.encoder_file):
+        raise AAGError(f"{run.folder} has no encoder yet: its training has not started or was never saved")
+    device = find_device(device_name)
+    choose_threads(device)
+    dtype = torch.bfloat16 if choose_precision(device, "auto") == "bf16" else None
+    return nets.load(run.encoder_file, device=device), dtype
+
+
+# --- introduction and curves ------------------------------------------------------------------------------------------
+
+
+def _introduction(run: Run, settings: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[doc.Block]:
+    epochs = settings["train"]["epochs"]
+    done = max((row["epoch"] for row in rows if row["kind"] == "epoch"), default=0)
+    summary = summarize(run, done)
+    facts = [
+        f"{settings['method']['name']} with {settings['encoder']['network']} on {settings['data']['source']}",
+        f"{pluralize(done, 'epoch')}" + (f" of {epochs}" if done < epochs else ""),
+    ]
+    if summary.seconds is not None:
+        facts.append(f"{duration(summary.seconds)} of training")
+    if summary.knn_last is not None:
+        untrained = "" if summary.knn_untrained is None else f" (untrained {summary.knn_untrained:.2f} %)"
+        facts.append(f"kNN {summary.knn_last:.2f} %{untrained}")
+    blocks: list[doc.Block] = [doc.Paragraph(" · ".join(facts), "lead")]
+    if sentence := _verdict(rows):
+        blocks.append(doc.Paragraph(sentence, "sum"))
+    return blocks
+
+
+def _verdict(rows: Sequence[dict[str, Any]]) -> str:
+    """Return one sentence on the encoder's health; empty where the run logged none."""
+    if not any(row["kind"] == "health" for row in rows):
+        return ""
+    from aag.evaluate.health import verdict
+
+    return verdict(list(rows))
+
+
+def _curves(rows: Sequence[dict[str, Any]]) -> list[doc.Block]:
+    charts = make_charts({"run": rows})
+    return [doc.Charts(charts)] if charts else [doc.Paragraph("Nothing is logged yet: no epoch is complete.")]
+
+
+def _settings(settings: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[doc.Block]:
+    titles = {"data": "Images", "encoder": "Network", "method": "Method", "train": "Training"}
+    tables = {titles[name]: settings[name] for name in SECTIONS}
+    sessions = [row for row in rows if row["kind"] == "start"]
+    if sessions:
+        hidden = ("kind", "epoch", "step")
+        tables["Where it ran last"] = {name: value for name, value in sessions[-1].items() if name not in hidden}
+    groups: list[Sequence[doc.Block]] = [
+        [
+            doc.heading(title),
+            doc.Table(title, ["setting", "value"], [_setting(*one) for one in values.items()], style="list compact"),
+        ]
+        for title, values in tables.items()
+    ]
+    return [doc.Columns(groups)]
+
+
+def _setting(name: str, value: Any) -> list[doc.Cell]:
+    shown = "none" if value in (None, [], "") else "yes" if value is True else "no" if value is False else (
+        " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    )  # fmt: skip
+    return [doc.Cell([name.replace("_", " ")]), doc.Cell([shown])]
