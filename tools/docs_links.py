@@ -1,6 +1,7 @@
 """MkDocs hook: pages link to files beside docs/, such as ../results/NAME.json; make the links work on the site.
 
-The Markdown stays as a reader of the repository needs it. The site gets copies of the records, the examples and the log.
+The Markdown stays as a reader of the repository needs it. The site gets copies
+of the records, the examples and the log.
 """
 
 import re
