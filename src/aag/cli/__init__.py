@@ -22,7 +22,7 @@ COMMANDS = {  # by what a user wants to do
         "dedupe": "groups of near-duplicates, with a suggestion which to keep; deletes nothing",
         "cluster": "groups of similar images, with examples",
         "label": "labels for all images from a few labelled ones, with confidence",
-        "export": "write an encoder for ONNX, TorchScript, timm, plain PyTorch or the Hugging Face Hub",
+        "export": "write an encoder for ONNX, TorchScript, timm, plain PyTorch or the Hub",
     },
     "Look": {
         "report": "one HTML page about a run: curves, views, a map of its images, neighbours, classes",
