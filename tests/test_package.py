@@ -43,6 +43,24 @@ def test_what_needs_no_tensors_stays_light():
     assert python(f"import aag, sys; {light}; print([m for m in {HEAVY} if m in sys.modules])") == "[]\n"
 
 
+@pytest.mark.parametrize("piece", ["losses.gnt_xent", "augment.AutoAugment()", "evaluate.knn_accuracy", "nets.build"])
+def test_one_piece_loads_no_other(piece):
+    """Who takes the loss alone pays for torch, and for nothing that the command line or other pieces need."""
+    others = (
+        "tyro",
+        "rich",
+        "timm",
+        "sklearn",
+        "scipy",
+        "matplotlib",
+        "pyarrow",
+        "torchvision",
+        "aag.training",
+        "aag.cli",
+    )
+    assert python(f"import aag, sys; aag.{piece}; print([m for m in {others} if m in sys.modules])") == "[]\n"
+
+
 def test_every_public_name_is_there():
     for name in aag.__all__:
         assert getattr(aag, name) is not None

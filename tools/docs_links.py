@@ -1,6 +1,7 @@
 """MkDocs hook: pages link to files beside docs/, such as ../results/NAME.json; make the links work on the site.
 
-The Markdown stays as a reader of the repository needs it. The site gets copies of the records and the log.
+The Markdown stays as a reader of the repository needs it. The site gets copies
+of the records, the examples and the log.
 """
 
 import re
@@ -14,8 +15,9 @@ LINK = re.compile(r"\]\(\.\./([^)\s]+)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the records and the log to the site's files."""
-    for path in (ROOT / "LOG.md", *sorted((ROOT / "results").rglob("*.json"))):
+    """Add the records, the examples and the log to the site's files."""
+    examples = [path for path in sorted((ROOT / "examples").iterdir()) if path.suffix in (".py", ".ipynb")]
+    for path in (ROOT / "LOG.md", *examples, *sorted((ROOT / "results").rglob("*.json"))):
         name = path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, name, abs_src_path=str(path)))
     return files

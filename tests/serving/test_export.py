@@ -28,7 +28,8 @@ OWN = [
     EncoderSpec("resnet18-edges", width=4), EncoderSpec("resnet18+sobel", width=4),
 ]  # fmt: skip
 TIMM = [
-    EncoderSpec("test_vit", image_size=64), EncoderSpec("test_convnext", image_size=64, resize_size=72, head="mlp"),
+    EncoderSpec("test_vit", image_size=64),
+    EncoderSpec("test_convnext.r160_in1k", image_size=64, resize_size=72, head="mlp"),
     EncoderSpec("timm/test_efficientnet", head="none", image_size=64, mean=(0.5,), std=(0.2,)),
 ]  # fmt: skip
 

@@ -116,7 +116,9 @@ def test_trackio_runs_and_resumes(tiny, monkeypatch, tmp_path):
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     pytest.importorskip("trackio")
     tiny.train(track="trackio", should_stop=stop_after(8))
+    first = json.loads(tiny.run.tracker_file.read_text())
     assert tiny.train(track="trackio").complete
+    assert json.loads(tiny.run.tracker_file.read_text()) == first
     assert any((tmp_path / "trackio").iterdir())
 
 

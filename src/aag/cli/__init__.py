@@ -22,7 +22,7 @@ COMMANDS = {  # by what a user wants to do
         "dedupe": "groups of near-duplicates, with a suggestion which to keep; deletes nothing",
         "cluster": "groups of similar images, with examples",
         "label": "labels for all images from a few labelled ones, with confidence",
-        "export": "write an encoder for ONNX, TorchScript, timm, plain PyTorch or the Hugging Face Hub",
+        "export": "write an encoder for ONNX, TorchScript, timm, plain PyTorch or the Hub",
     },
     "Look": {
         "report": "one HTML page about a run: curves, views, a map of its images, neighbours, classes",
@@ -34,6 +34,7 @@ COMMANDS = {  # by what a user wants to do
         "data": "list data sets and where they are stored; aag data fetch NAME downloads one",
         "methods": "list the methods, with their settings and references",
         "recipes": "list the recipes (named settings), with what to expect of each",
+        "completion": "print a script that completes commands and options in bash, zsh or fish",
     },
     "Reproduce": {
         "reproduce": "the paper's tables and figures: what each needs, what is done; runs the rest",

@@ -1,7 +1,10 @@
 """aag bench"""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.console import Console
 
 from aag.bench.run import bench
 from aag.cli.output import make_console
@@ -27,12 +30,19 @@ class Bench:
     """Source of the images, as in aag train. They are repeated to 50,000 (to 3,000 on a CPU) where there are fewer."""
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
+    json: bool = False
+    """Print the record as JSON instead of tables."""
 
 
 def run(arguments: list[str]) -> int:
     options = parse(Bench, "bench", arguments)
+    choices = {name: value for name, value in vars(options).items() if name != "json"}
+    if options.json:
+        record = bench(Console(quiet=True), **choices)
+        print(json.dumps(record, indent=1))
+        return 0
     console = make_console()
     if not console.is_terminal:
         console.width = max(console.width, WIDTH)
-    bench(console, **vars(options))
+    bench(console, **choices)
     return 0

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from aag.cli.output import make_console
+from aag.cli.output import make_console, print_rows
 from aag.cli.parsing import parse
 from aag.data.datasets import DATASETS, data_root, fetch_command, list_datasets
 from aag.data.stores import clear_stores, list_stores, store_root
@@ -15,7 +15,7 @@ from aag.errors import unknown
 from aag.text import readable_bytes
 
 HELP = """\
-usage: aag data                list data sets and decoded folders, and where they are stored
+usage: aag data [--json]       list data sets and decoded folders, and where they are stored
        aag data fetch NAME     download a data set (aag data fetch --help)
        aag data clear          delete decoded folders; they are decoded again when needed"""
 
@@ -32,6 +32,17 @@ class Fetch:
     """Where to. Default: $AAG_DATA, else the cache folder."""
 
 
+@dataclass(frozen=True)
+class Data:
+    """List data sets and where they are stored."""
+
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+SUBCOMMANDS: dict[str, type | None] = {"fetch": Fetch, "clear": None}
+
+
 def run(arguments: list[str]) -> int:
     if arguments[:1] == ["fetch"]:
         return _fetch(arguments[1:])
@@ -40,8 +51,16 @@ def run(arguments: list[str]) -> int:
         return 0
     if arguments == ["clear"]:
         return _clear()
+    if arguments not in ([], ["--json"]):
+        raise unknown("word after aag data", arguments[0], ["fetch", "clear", "--json"])
     if arguments:
-        raise unknown("word after aag data", arguments[0], ["fetch", "clear"])
+        rows = [
+            {"set": name, "train": entry.train, "test": entry.test, "classes": len(entry.classes),
+             "about": entry.description, "path": str(path) if path else None}
+            for name, path in list_datasets().items() if (entry := DATASETS[name])
+        ]  # fmt: skip
+        print_rows(rows, as_json=True)
+        return 0
     table = Table()
     for column in ("set", "images", "classes", "what", "where"):
         table.add_column(column, overflow="fold")  # a path that is cut off helps nobody

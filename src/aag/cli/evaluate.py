@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
-from aag.cli.output import Printer, decoding_progress
+from aag.cli.output import Printer, decoding_progress, print_rows
 from aag.cli.parsing import parse
 from aag.cli.train import tidy_source
 from aag.errors import AAGError
@@ -44,6 +45,8 @@ class Evaluate:
     """Folder for a record of the finished run: settings, curves, numbers and provenance in one JSON file."""
     tsne: bool = False
     """Also save a t-SNE projection of the test images' embeddings, next to the record."""
+    json: bool = False
+    """Print the results as JSON; messages go to standard error."""
 
 
 def run(arguments: list[str]) -> int:
@@ -61,7 +64,7 @@ def run(arguments: list[str]) -> int:
         raise AAGError("--tsne is saved next to the record: give --record FOLDER, too")
 
     where: dict[str, Any] = {"data_root": options.data_root, "device": options.device, "precision": options.precision}
-    say = Printer()
+    say = Printer(Console(markup=False, emoji=False, stderr=True) if options.json else None)
     with decoding_progress(say.console) as decoding:
         evaluation = evaluate_run(
             found,
@@ -77,7 +80,10 @@ def run(arguments: list[str]) -> int:
     epochs = settings["train"]["epochs"]
     if evaluation.epoch < epochs:
         say(f"training is unfinished: these are the numbers of epoch {evaluation.epoch} of {epochs}")
-    say.console.print(_table(f"{found.folder.name}, on {evaluation.data}", evaluation.results))
+    if options.json:
+        print_rows(evaluation.results, as_json=True)
+    else:
+        say.console.print(_table(f"{found.folder.name}, on {evaluation.data}", evaluation.results))
     save_evaluation(evaluation)  # after printing: a full disk loses no number
     say(f"saved in {evaluation.file}")
     if options.record:

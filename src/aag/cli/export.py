@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from aag.cli.output import Printer, print_rows
 from aag.cli.parsing import parse
@@ -20,8 +23,8 @@ class Export:
     """onnx: features and embedding from uint8 images, any batch size. torchscript: the same for torch.jit.load.
     timm: the backbone for timm.create_model. safetensors: weights, and a file that loads them without aag.
     hub: a folder for the Hugging Face Hub, with a model card."""
-    out: Path | None = None
-    """File to write, or folder for --format hub (short: -o). Default: in export/, next to the encoder."""
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """File to write (-o), or folder for --format hub. Default: in export/, next to the encoder."""
     push: str | None = None
     """Upload to this repository of the Hugging Face Hub, such as me/my-encoder (--format hub)."""
     json: bool = False

@@ -1,26 +1,46 @@
 """aag methods"""
 
 import inspect
+from dataclasses import dataclass, fields
+from typing import Any
 
-from aag.cli.output import Printer
-from aag.cli.parsing import field_docs
-from aag.errors import unknown
+from aag.cli.output import Printer, print_rows
+from aag.cli.parsing import field_docs, parse
 from aag.methods import methods
 from aag.methods.base import MethodSettings
 from aag.settings import option
 
 
+@dataclass(frozen=True)
+class Methods:
+    """List the methods, with their settings and references."""
+
+    json: bool = False
+    """Print JSON instead of text."""
+
+
 def run(arguments: list[str]) -> int:
-    if arguments and arguments[0] not in ("-h", "--help"):
-        raise unknown("option of aag methods", arguments[0], ["--help"])
-    say = Printer()
+    options = parse(Methods, "methods", arguments)
+    rows: list[dict[str, Any]] = []
     for name, kind in methods().items():
         module = inspect.getmodule(kind)
         about, *reference = [line for line in (module.__doc__ or "").splitlines() if line.strip()]
-        say(f"{name}\n  {about}\n  {reference[0].strip() if reference else ''}")
-        for field, text in field_docs(kind.settings_type).items():
-            if field not in field_docs(MethodSettings):
-                say(f"    {option(field):<18} {text} (default: {getattr(kind.settings_type(), field)})")
+        docs, shared = field_docs(kind.settings_type), {field.name for field in fields(MethodSettings)}
+        settings = [
+            {"option": option(field), "about": text, "default": getattr(kind.settings_type(), field)}
+            for field, text in docs.items()
+            if field not in shared
+        ]
+        row: dict[str, Any] = {"method": name, "about": about, "reference": reference[0].strip() if reference else ""}
+        rows.append({**row, "settings": settings})
+    if options.json:
+        print_rows(rows, as_json=True)
+        return 0
+    say = Printer()
+    for row in rows:
+        say(f"{row['method']}\n  {row['about']}\n  {row['reference']}")
+        for setting in row["settings"]:
+            say(f"    {setting['option']:<18} {setting['about']} (default: {setting['default']})")
         say()
     say("A method of your own is one file: aag train --method FILE.py:CLASS; see docs/add-a-method.md")
     return 0

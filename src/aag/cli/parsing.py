@@ -19,7 +19,6 @@ from aag.settings import describe_type, option
 T = TypeVar("T")
 # The first until version 0.3; the others are words that Python reserves.
 ALIASES = {"--norm-images": "--bn-group-size", "--from": "--start-from", "--with": "--classifier"}
-SHORT = {"-o": "--out"}
 METAVARS = {str: "STR", int: "INT", float: "FLOAT", Path: "PATH"}
 
 
@@ -68,7 +67,7 @@ def parse(kind: type[T], command: str, arguments: Sequence[str]) -> T:
 def parse_sections(kind: type[T], command: str, arguments: Sequence[str], about: str) -> T:
     """Parse arguments into a dataclass whose fields are options or sections of them."""
     arguments = [_unalias(word) for word in arguments]
-    known = _options(kind)
+    known = option_types(kind)
     for word in arguments:
         name = word.partition("=")[0].replace("_", "-")
         if name.startswith("--") and name != "--help" and name not in known:
@@ -91,8 +90,6 @@ def options_in(arguments: Sequence[str]) -> frozenset[str]:
 
 
 def _unalias(word: str) -> str:
-    if word in SHORT:
-        return SHORT[word]
     name, equals, value = word.partition("=")
     name = name.replace("_", "-")
     for old, new in ALIASES.items():
@@ -101,13 +98,13 @@ def _unalias(word: str) -> str:
     return word
 
 
-def _options(kind: type) -> dict[str, Any]:
-    """All option words of a nested dataclass, with their types."""
+def option_types(kind: type) -> dict[str, Any]:
+    """Return all option words of a nested dataclass, with their types."""
     found: dict[str, Any] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         inner = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
         if hasattr(inner, "__dataclass_fields__"):
-            found |= _options(inner)
+            found |= option_types(inner)
         else:
             found[option(name)] = hint
             if inner is bool:

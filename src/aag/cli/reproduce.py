@@ -23,6 +23,9 @@ class Page:
     """Folder of the records."""
 
 
+SUBCOMMANDS = {"page": Page}
+
+
 def run(arguments: list[str]) -> int:
     if arguments[:1] != ["page"]:
         return reproduce(parse(Reproduce, "reproduce", arguments), make_console())

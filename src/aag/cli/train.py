@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from aag.cli.output import Printer, decoding_progress, make_console
-from aag.cli.parsing import options_in, options_of, parse_sections
+from aag.cli.parsing import option_types, options_in, options_of, parse_sections
 from aag.data.datasets import DATASETS
 from aag.errors import AAGError, first_line
 from aag.methods import load_method, methods
@@ -133,6 +133,12 @@ def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
         kind: Any = make_dataclass(name, options, frozen=True)
         found.append((name, Annotated[kind, tyro.conf.arg(name=title)], kind()))
     return make_dataclass("Train", found, frozen=True)
+
+
+def describe_options(method: str) -> dict[str, Any]:
+    """Return all option words of `aag train --method METHOD`, with their types."""
+    recipe, _ = choose_recipe("auto", DataSettings.source, method)
+    return option_types(_command(recipe_settings(recipe, method=method), recipe, Execution()))
 
 
 def _collect(kind: type, parsed: Any) -> Any:

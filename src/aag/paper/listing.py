@@ -3,6 +3,7 @@
 import textwrap
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 from aag.errors import AAGError
 from aag.paper.experiments import PAPER, Part
@@ -59,6 +60,34 @@ def list_runs(runs: list[PlannedRun], statuses: Statuses, results: Results) -> s
         stale = [str(each) for each in results.stale(run.experiment) if statuses[run.name] is RunStatus.STALE]
         lines.append(f"{statuses[run.name]:<12}{time:<17}{run.label}" + "".join(f"; {text}" for text in stale[:1]))
     return "\n".join(lines)
+
+
+def part_rows(options: Reproduce, results: Results) -> list[dict[str, Any]]:
+    """Return a row per table and figure: its runs, how many are in each status, and the seconds left."""
+    rows = []
+    for part in PAPER.values():
+        runs = _select_part(options, part)
+        if runs is None:
+            continue
+        statuses = [run_status(run, results) for run in runs]
+        times = [
+            results.estimate_seconds(run.experiment) for run, at in zip(runs, statuses, strict=True) if at not in DONE
+        ]
+        counts = {status.value: statuses.count(status) for status in RunStatus}
+        left = None if None in times else round(sum(time for time in times if time is not None))
+        rows.append({"name": part.id, "title": part.title, "runs": len(runs), **counts, "seconds_left": left})
+    return rows
+
+
+def run_rows(runs: list[PlannedRun], statuses: Statuses, results: Results) -> list[dict[str, Any]]:
+    """Return a row per run; the seconds of a recorded run are its own, of others an estimate."""
+    rows = []
+    for run in runs:
+        result = results.same_seed(run.experiment)
+        seconds = result.seconds if result else results.estimate_seconds(run.experiment)
+        row = {"name": run.name, "status": statuses[run.name].value, "parts": list(run.parts), "seconds": seconds}
+        rows.append({**row, "is_estimate": result is None})
+    return rows
 
 
 def _select_part(options: Reproduce, part: Part) -> list[PlannedRun] | None:

@@ -47,6 +47,8 @@ class Reproduce:
     """Print each run with its status and time; run nothing."""
     plan: bool = False
     """Print the commands, one run per line; run nothing."""
+    json: bool = False
+    """Print the listing as JSON: of the tables and figures or, with --list, of the runs."""
     save: Path | None = None
     """Draw one figure from the records into this .pdf, .svg or .png file; run nothing."""
     results: Path = Path("results")

@@ -1,6 +1,7 @@
 """Run what a table or figure still needs: train, evaluate, record, and on to the next run."""
 
 import gc
+import json
 import sys
 import traceback
 from collections import Counter
@@ -12,7 +13,7 @@ from rich.console import Console
 from aag.data.datasets import DATASETS, require_files
 from aag.errors import AAGError
 from aag.files import explain_write_errors
-from aag.paper.listing import Statuses, list_parts, list_runs, machines, time_left
+from aag.paper.listing import Statuses, list_parts, list_runs, machines, part_rows, run_rows, time_left
 from aag.paper.page import save_figure
 from aag.paper.plan import (
     TSNE,
@@ -44,11 +45,17 @@ def reproduce(options: Reproduce, console: Console) -> int:
     """List, plan, draw or run, as the options say. Return 0, 2 where a run failed, or 130 where it was stopped."""
     if not options.what and (options.list or options.plan or options.shard or options.save):
         raise AAGError("--list, --plan, --shard and --save need a table or figure (or all), such as table2")
+    if options.json and (options.save or options.plan or bool(options.what) != options.list):
+        raise AAGError("--json prints a listing: give no table or figure, or give --list, too")
     runs = select(options) if options.what and not options.save else []
     results = Results(options.results)
     statuses = {run.name: run_status(run, results) for run in runs}
     text = None
     try:
+        if options.json:
+            rows = run_rows(runs, statuses, results) if options.list else part_rows(options, results)
+            print(json.dumps(rows, indent=1, ensure_ascii=False))
+            return 0
         if options.save:
             text = save_figure(options.what, options.save, results)
         elif not options.what:

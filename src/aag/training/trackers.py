@@ -137,8 +137,17 @@ class Trackio(Tracker):
     def open(self, trainer: "Trainer", settings: dict[str, Any]) -> None:
         import trackio
 
-        name = trainer.run_name or (trainer.run.folder.name if trainer.run else None)
-        self.tracked = trackio.init(project=self.project, name=name, config=settings, resume="allow", embed=False)
+        saved = _read_state(trainer)
+        known = saved.get("trackio")  # trackio finds a run by its name, which other folders may share
+        self.tracked = trackio.init(
+            project=self.project,
+            name=known or trainer.run_name or None,
+            config=settings,
+            resume="allow" if known else "never",
+            embed=False,
+        )
+        if trainer.run:
+            write_json(trainer.run.tracker_file, {**saved, "trackio": self.tracked.name})
 
     def write(self, values: dict[str, float], step: int) -> None:
         self.tracked.log(values, step=step)
