@@ -1,4 +1,5 @@
 import os
+import tempfile
 from functools import cache
 
 # Before torch: test processes run side by side, and threads that wait for a busy core cost more than they bring. The
@@ -9,6 +10,10 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+
+# Decoded images go to a folder of their own, not to the developer's cache. Data sets in AAG_DATA are used if it is set.
+_cache = tempfile.TemporaryDirectory(prefix="aag-tests-", ignore_cleanup_errors=True)
+os.environ["AAG_DATA"] = os.environ.get("AAG_DATA") or _cache.name
 
 
 @pytest.fixture(autouse=True)

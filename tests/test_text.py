@@ -2,7 +2,7 @@
 
 import pytest
 
-from aag.text import duration, join_or, pluralize, rough_duration
+from aag.text import duration, join_or, pluralize, readable_bytes, rough_duration
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
@@ -33,3 +33,9 @@ def test_duration(seconds, told):
 @pytest.mark.parametrize(("seconds", "told"), [(2, "1 min"), (3590, "1 h 00 min"), (7620, "2 h 07 min")])
 def test_rough_duration(seconds, told):
     assert rough_duration(seconds) == told
+
+
+def test_readable_bytes():
+    assert list(map(readable_bytes, (0, 999, 31_104, 983_040_000, 12_345_678_900))) == [
+        "0 bytes", "999 bytes", "31 kB", "983 MB", "12.3 GB",
+    ]  # fmt: skip

@@ -28,6 +28,7 @@ class Run:
         self.encoder_file = self.folder / "encoder.safetensors"
         self.evaluation_file = self.folder / "evaluation.json"
         self.skipped_file = self.folder / "skipped.txt"
+        self.tracker_file = self.folder / "tracker.json"
         self.report_file = self.folder / "report.html"
 
     def __repr__(self) -> str:

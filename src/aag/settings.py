@@ -85,6 +85,9 @@ class TrainSettings(Settings):
     """Encoder parameters that are not trained, by name or part, e.g. backbone.stem backbone.blocks.0"""
     start_from: str | None = None
     """Run folder or encoder file whose weights to start from (short: --from)."""
+    pretrained: str | None = None
+    """Weights of a timm network to start from: timm (those it publishes), a weight file (.safetensors, .pth, .bin) or
+    hf-hub:OWNER/NAME. A network name with a tag, as in resnet18.a1_in1k, means timm."""
     seed: Seed = 0
     """Seed of the weights, the order of the images and all augmentations."""
     precision: Precision = "auto"
@@ -92,6 +95,8 @@ class TrainSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.pretrained and self.start_from:
+            raise AAGError("--pretrained and --from both give the weights to start from; leave one out")
         if any(not 0 < fraction <= 1 for fraction in self.decay_at):
             given = " ".join(f"{fraction:g}" for fraction in self.decay_at)
             raise AAGError(f"--decay-at takes fractions of the epochs, above 0 and at most 1, not {given}")

@@ -1,4 +1,4 @@
-"""Counts and times in words."""
+"""Counts, sizes and times in words."""
 
 from collections.abc import Iterable
 
@@ -12,6 +12,15 @@ def join_or(words: Iterable[str]) -> str:
     """a; a or b; a, b or c. Each once."""
     *others, last = dict.fromkeys(words)
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def readable_bytes(count: float) -> str:
+    """3 kB, 983 MB, 12.3 GB."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} GB"
 
 
 def duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from aag.cli.train import parse_train
 from aag.methods import methods
 from aag.nets import NetworkSettings
 from aag.settings import TrainSettings, option
-from aag.training import Execution, recipes
+from aag.training import DataSettings, Execution, recipes
 
 # --- help -------------------------------------------------------------------------------------------------------------
 
@@ -58,8 +58,9 @@ def options_in_help(*words: str) -> dict[str, str]:
 def test_the_help_of_train_explains_every_option_of_its_method_and_no_other(method):
     shown = options_in_help("train", "--method", method)
     own = {option(field.name) for field in fields(methods()[method].settings_type)}
-    common = {option(field.name) for kind in (TrainSettings, NetworkSettings, Execution) for field in fields(kind)}
-    assert shown.keys() == own | common | {"--data", "--recipe", "--method", "--image-size"}
+    kinds = (DataSettings, TrainSettings, NetworkSettings, Execution)
+    common = {option(field.name) for kind in kinds for field in fields(kind)} - {"--source"}
+    assert shown.keys() == own | common | {"--data", "--recipe", "--method"}
     for name, text in shown.items():
         assert len(text.split()) > 3, name
 

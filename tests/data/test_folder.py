@@ -70,8 +70,11 @@ def test_train_alone_is_a_split_and_beside_others_a_class(tmp_path, refused):
 def test_images_outside_class_folders(tmp_path):
     put(tmp_path / "classes", "logo.png", "a/1.png", "b/2.png")
     images = data.load(tmp_path / "classes")
-    assert images.labels.tolist() == [0, 1]
-    assert images.skipped == ("logo.png: not in a class folder",)
+    assert images.names == ["a/1.png", "b/2.png", "logo.png"]
+    assert (images.labels.tolist(), images.classes, images.skipped) == ([0, 1, -1], ("a", "b"), ())
+    assert images.labelled().tolist() == [0, 1]
+    bare = data.load(tmp_path / "classes", labels="none")
+    assert (bare.labels, bare.classes, len(bare)) == (None, (), 3)
     put(tmp_path / "album", "1.png", "2.png", "3.png", "best/4.png")
     assert data.load(tmp_path / "album").labels is None
     assert len(data.load(tmp_path / "album")) == 4
@@ -105,16 +108,6 @@ def test_unsupported_photographs_are_listed(tmp_path):
     skipped = data.load(tmp_path).skipped
     assert [line.partition(":")[0] for line in skipped] == ["IMG_1.HEIC", "raw.cr2"]
     assert "Pillow cannot read this format" in skipped[0]
-
-
-def test_out_of_memory_is_reported(tmp_path, monkeypatch, refused):
-    put(tmp_path, "1.png", "2.png")
-
-    def full(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("aag.data.folder.np.empty", full)
-    refused(lambda: data.load(tmp_path), "2 images of 32×32 pixels do not fit into memory")
 
 
 def test_bad_files_are_skipped_and_listed(tmp_path):

@@ -43,7 +43,8 @@ def test_properties_and_repr():
         ({"labels": torch.zeros(4, 1, dtype=torch.int64)}, ["[4, 1]"]),
         ({"labels": torch.zeros(3, dtype=torch.int64)}, ["3 labels for 4 images"]),
         ({"labels": torch.tensor([0, 1, 2, 0])}, ["0..2", "2 class names"]),
-        ({"labels": torch.tensor([0, -1, 1, 0])}, ["-1..1"]),
+        ({"labels": torch.tensor([0, -2, 1, 0])}, ["-2..1"]),
+        ({"labels": torch.tensor([-1, -1, -1, -1])}, ["all labels are -1", "labels=None"]),
         ({"classes": ()}, ["0 class names"]),
     ],
 )
@@ -74,8 +75,8 @@ def test_to_keeps_fields_and_cached_results():
     images = make(skipped=("a.png: empty file",))
     print_ = images.fingerprint()
     moved = images.to("cpu")
-    assert moved.__dict__["_fingerprint"] == print_
-    assert "_statistics" not in moved.__dict__
+    assert moved.__dict__["_summary"] is images.__dict__["_summary"]
+    assert moved.fingerprint() == print_
     assert moved.skipped == images.skipped
     assert torch.equal(moved.labels, images.labels)
     assert make(labels=None, classes=()).to("cpu").labels is None

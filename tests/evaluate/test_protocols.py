@@ -87,5 +87,15 @@ def test_missing_labels_give_an_error_with_the_remedy(encoder, sets, unlabelled)
 
 
 def test_a_missing_test_split_is_an_error(encoder, sets):
-    with pytest.raises(AAGError, match=r"noise has no test split, and evaluation needs one; .*test/ next to train/"):
+    with pytest.raises(AAGError, match=r"noise has no test split, and evaluation needs one; .*--holdout 0.1.*test/"):
         evaluate_encoder(encoder, sets[0], None)
+
+
+def test_images_without_a_label_are_left_out(encoder, sets):
+    known = [torch.arange(len(part)) % 4 > 0 for part in sets]
+    some = [replace(part, labels=part.labels.where(keep, -1)) for part, keep in zip(sets, known, strict=True)]
+    only = [replace(s, images=s.images[k], labels=s.labels[k]) for s, k in zip(sets, known, strict=True)]
+    results = evaluate_encoder(encoder, *some, linear_epochs=2)
+    expected = evaluate_encoder(encoder, *only, linear_epochs=2)
+    for row, other in zip(results, expected, strict=True):
+        assert (row["accuracy"], row["protocol"]) == (other["accuracy"], other["protocol"])

@@ -44,7 +44,12 @@ def test_images_may_be_a_tensor_an_array_a_path_or_an_image_set(train, photograp
     }
     found = {name: losses(train(images, name)) for name, images in ways.items()}
     assert all(each == found["tensor"] for each in found.values())
-    assert Run(tmp_path / "tensor").settings()["data"] == {"source": "images", "image_size": 32, "resize_size": None}
+    assert Run(tmp_path / "tensor").settings()["data"] == {
+        "source": "images",
+        "image_size": 32,
+        "resize_size": None,
+        "holdout": None,
+    }
     small = train(photographs[:96], "small", image_size=16)
     assert small.encoder.spec.image_size == small.run.settings()["data"]["image_size"] == 16
 

@@ -18,14 +18,16 @@ import torch
 from torch import Tensor
 
 MIN_IMAGES, MAX_IMAGES = 32, 256  # per part: enough to be worth a call, few enough for a core's cache
-MIN_THREADS = 4  # that different operations are worth: two threads wait for Python's lock as long as they gain
+# More threads mostly wait for Python's lock: on one machine 16 were four times slower than 2. For many cores use many
+# processes, such as a DataLoader's workers.
+MAX_THREADS = 4
 
 
 def split_over_threads(augment: Callable[[Tensor, Tensor], Tensor], images: Tensor, rng_key: Tensor) -> Tensor:
-    """Return `augment(images, rng_key)`, computed in parts by torch.get_num_threads() threads on a CPU."""
+    """Return `augment(images, rng_key)`, computed in parts by torch.get_num_threads() threads, at most 4, on a CPU."""
     if images.device.type != "cpu" or torch.compiler.is_compiling():
         return augment(images, rng_key)
-    threads, n = torch.get_num_threads(), len(images)
+    threads, n = min(MAX_THREADS, torch.get_num_threads()), len(images)
     if threads == 1 or n < 2 * MIN_IMAGES:
         return augment(images, rng_key)
     size = min(MAX_IMAGES, max(MIN_IMAGES, -(-n // threads)))
@@ -34,18 +36,17 @@ def split_over_threads(augment: Callable[[Tensor, Tensor], Tensor], images: Tens
 
 def run_tasks(tasks: Sequence[Callable[[], None]], images: int) -> None:
     """Run independent tasks on so many CPU images, in threads where that pays."""
-    threads = torch.get_num_threads()
-    if threads < MIN_THREADS or images < threads * MIN_IMAGES:
+    if torch.get_num_threads() < MAX_THREADS or images < MAX_THREADS * MIN_IMAGES:
         for task in tasks:
             task()
     else:
-        list(_pool(threads, os.getpid()).map(lambda task: task(), tasks))
+        list(_pool(MAX_THREADS, os.getpid()).map(lambda task: task(), tasks))
 
 
 @lru_cache(maxsize=1)
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     """Start threads whose operations are single-threaded. A forked process needs its own: fork copies no threads."""
-    started = Barrier(threads)
+    started, all_threads = Barrier(threads), torch.get_num_threads()
 
     def use_one_thread() -> None:
         torch.get_num_threads()  # the first call in a thread resets its number, so it must come before the next line
@@ -54,5 +55,5 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
 
     pool = ThreadPoolExecutor(threads, "augment", use_one_thread)
     list(pool.map(lambda _: None, range(threads)))
-    torch.set_num_threads(threads)  # libraries without per-thread settings took over the 1
+    torch.set_num_threads(all_threads)  # libraries without per-thread settings took over the 1
     return pool

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aag import kernels
 from aag.augment import Augmentation
-from aag.bench.peers import AUGMENTATIONS, KINDS, Torchvision
+from aag.bench.peers import AUGMENTATIONS, KINDS, OURS, Torchvision
 from aag.bench.plan import Plan
 from aag.bench.timing import CPU, measure
 from aag.methods import Method
@@ -40,6 +40,7 @@ def run(plan: Plan) -> dict[str, Any]:
             row: dict[str, Any] = {"family": name, "ours_cpu": _measure_ours(plan, method, images, CPU)}
             if plan.cuda:
                 row |= _on_gpu(plan, method, images)
+            row["ours_processes"] = _rate(plan, partial(torchvision, name, OURS), len(images), CPU)
             for kind in KINDS:
                 row[f"torchvision_{kind}"] = _rate(plan, partial(torchvision, name, kind), len(images), CPU)
             rows.append(row | _ratios(row))
@@ -55,8 +56,8 @@ def run(plan: Plan) -> dict[str, Any]:
         "batch": BATCH,
         "protocol": (
             f"uint8 in and out; ours: {plan.threads} threads, chunks as in training, with random keys and indexing; "
-            f"torchvision: {plan.threads} processes of one thread, images ready in memory; per core: divided by the "
-            "threads or processes"
+            f"processes, ours and torchvision's: {plan.threads} of one thread, images ready in memory; per core:"
+            " divided by the threads or processes"
         ),
         "rows": rows,
     }

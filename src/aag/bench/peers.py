@@ -25,6 +25,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
 KINDS: dict[str, ModuleType] = {"pil": transforms, "tensor": v2}  # PIL images, or uint8 tensors with the v2 transforms
 FILL = 128
 TASK = 64  # images per task of a process
+OURS, OUR_TASK = "ours", 256  # a batch of ours per task
 
 
 def equivalent(augmentation: Augmentation, t: ModuleType, size: int = 32) -> list[Callable[[Any], Any]]:
@@ -75,8 +76,9 @@ class Torchvision:
         self.pool.shutdown(cancel_futures=True)
 
     def __call__(self, name: str, kind: str) -> None:
-        """Transform every image once."""
-        self._all([self.pool.submit(_work, name, kind, start) for start in range(0, len(self.out), TASK)])
+        """Transform every image once, by torchvision or (`ours`) by our augmentation in the same processes."""
+        task = OUR_TASK if kind == OURS else TASK
+        self._all([self.pool.submit(_work, name, kind, start) for start in range(0, len(self.out), task)])
 
     @staticmethod
     def _all(futures: list[Future]) -> None:
@@ -89,12 +91,18 @@ _state: dict[str, Any] = {}  # of a process
 
 def _start(images: Tensor, out: Tensor, ready: Any) -> None:
     torch.set_num_threads(1)
-    _state.update(tensor=list(images), pil=[transforms.functional.to_pil_image(image) for image in images], out=out)
+    _state.update(
+        images=images, tensor=list(images), pil=[transforms.functional.to_pil_image(image) for image in images], out=out
+    )
     ready.wait(timeout=300)
 
 
 def _work(name: str, kind: str, start: int) -> None:
     out = _state["out"]
+    if kind == OURS:
+        rows = slice(start, start + OUR_TASK)
+        out[rows] = AUGMENTATIONS[name](_state["images"][rows], seed=start)
+        return
     transform = _transform(name, kind, out.shape[-1])
     for place in range(start, min(start + TASK, len(out))):
         out[place] = transform(_state[kind][place])

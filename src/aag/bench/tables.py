@@ -107,13 +107,14 @@ def _augmentation(section: dict[str, Any]) -> SpeedTable:
         "ours_gpu_kernels": "ours, kernels",
         "ours_gpu_plain": "ours, plain PyTorch",
         "ours_cpu": f"ours, {threads} CPU threads",
+        "ours_processes": f"ours, {threads} processes",
         "torchvision_pil": f"torchvision PIL, {threads} processes",
         "torchvision_tensor": f"torchvision v2, {threads} processes",
     }
     gpu = next((name for name in speeds if name in section["rows"][0]), "")  # as in training
     ratios = {
         f"{ours}_over_{kind}": f"{where} ÷ {peer}"
-        for ours, where in {gpu: "GPU", "ours_cpu": "CPU"}.items()
+        for ours, where in {gpu: "GPU", "ours_cpu": "CPU", "ours_processes": "processes"}.items()
         for kind, peer in (("pil", "PIL"), ("tensor", "v2"))
     }
     rows = []

@@ -16,6 +16,14 @@ COMMANDS = {  # by what a user wants to do
         "train": "train an encoder on a folder of images, an .npz or a known data set",
         "evaluate": "weighted kNN and linear evaluation of a run, by the paper's protocols",
     },
+    "Use an encoder": {
+        "embed": "embeddings of images as .parquet, .npz or .csv",
+        "search": "the images nearest to a query, as a table and a contact sheet",
+        "dedupe": "groups of near-duplicates, with a suggestion which to keep; deletes nothing",
+        "cluster": "groups of similar images, with examples",
+        "label": "labels for all images from a few labelled ones, with confidence",
+        "export": "write an encoder for ONNX, TorchScript, timm, plain PyTorch or the Hugging Face Hub",
+    },
     "Look": {
         "report": "one HTML page about a run: curves, views, a map of its images, neighbours, classes",
         "explore": "open an embeddings file as a map in the browser, for up to millions of images",

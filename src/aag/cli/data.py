@@ -10,11 +10,14 @@ from rich.table import Table
 from aag.cli.output import make_console
 from aag.cli.parsing import parse
 from aag.data.datasets import DATASETS, data_root, fetch_command, list_datasets
+from aag.data.stores import clear_stores, list_stores, store_root
 from aag.errors import unknown
+from aag.text import readable_bytes
 
 HELP = """\
-usage: aag data                list data sets and where they are stored
-       aag data fetch NAME     download one (aag data fetch --help)"""
+usage: aag data                list data sets and decoded folders, and where they are stored
+       aag data fetch NAME     download a data set (aag data fetch --help)
+       aag data clear          delete decoded folders; they are decoded again when needed"""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,10 @@ def run(arguments: list[str]) -> int:
     if arguments[:1] in (["-h"], ["--help"]):
         print(HELP)
         return 0
+    if arguments == ["clear"]:
+        return _clear()
     if arguments:
-        raise unknown("word after aag data", arguments[0], ["fetch"])
+        raise unknown("word after aag data", arguments[0], ["fetch", "clear"])
     table = Table()
     for column in ("set", "images", "classes", "what", "where"):
         table.add_column(column, overflow="fold")  # a path that is cut off helps nobody
@@ -46,6 +51,16 @@ def run(arguments: list[str]) -> int:
         table.add_row(name, f"{entry.train:,} + {entry.test:,}", str(len(entry.classes)), entry.description, where)
     make_console().print(table)
     print(f"Data sets are stored in {data_root()} (AAG_DATA changes that). A folder of images or an .npz works, too.")
+    if stores := list_stores():
+        total = readable_bytes(sum(stores.values()))
+        print(f"\nDecoded folders, {total} in {store_root()} (aag data clear deletes them):")
+        for folder, size in stores.items():
+            print(f"  {readable_bytes(size):>8}  {folder.name}")
+    return 0
+
+
+def _clear() -> int:
+    print(f"deleted {readable_bytes(clear_stores())} of decoded images in {store_root()}")
     return 0
 
 

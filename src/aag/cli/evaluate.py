@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from aag.cli.output import Printer
+from aag.cli.output import Printer, decoding_progress
 from aag.cli.parsing import parse
 from aag.cli.train import tidy_source
 from aag.errors import AAGError
@@ -24,6 +24,8 @@ class Evaluate:
     """The run folder."""
     data: str | None = None
     """Labelled data to evaluate on. Default: the data of the run."""
+    holdout: float | None = None
+    """Fraction of the images of --data to hold out as test images, where it has no test split."""
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
     k: int = 200
@@ -59,16 +61,19 @@ def run(arguments: list[str]) -> int:
         raise AAGError("--tsne is saved next to the record: give --record FOLDER, too")
 
     where: dict[str, Any] = {"data_root": options.data_root, "device": options.device, "precision": options.precision}
-    evaluation = evaluate_run(
-        found,
-        data=options.data,
-        k=options.k,
-        temperature=options.temperature,
-        linear=options.linear,
-        linear_epochs=options.linear_epochs,
-        **where,
-    )
     say = Printer()
+    with decoding_progress(say.console) as decoding:
+        evaluation = evaluate_run(
+            found,
+            data=options.data,
+            holdout=options.holdout,
+            k=options.k,
+            temperature=options.temperature,
+            linear=options.linear,
+            linear_epochs=options.linear_epochs,
+            decoding_progress=decoding,
+            **where,
+        )
     epochs = settings["train"]["epochs"]
     if evaluation.epoch < epochs:
         say(f"training is unfinished: these are the numbers of epoch {evaluation.epoch} of {epochs}")

@@ -1,11 +1,15 @@
-"""Printing: text, and rows as a table or as JSON."""
+"""Printing: text, rows as a table or as JSON, and the progress of decoding."""
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 
 def make_console() -> Console:
@@ -37,3 +41,58 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, titl
         table.add_row(*("–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
                         for value in row.values()))  # fmt: skip
     make_console().print(table)
+
+
+@contextmanager
+def decoding_progress(console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
+    """Yield the `progress` that `aag.data.load` takes: a bar that appears while files are decoded.
+
+    What the loader logs meanwhile, such as the size of the decoded images, is printed above it. Without a console, both
+    go to standard error, where they do not mix with results.
+    """
+    console = console or Console(markup=False, emoji=False, stderr=True)
+    columns = (TextColumn("decoding"), BarColumn(bar_width=14), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    handler, log = _PrintRecords(console), logging.getLogger("aag.data")
+    level, propagate = log.level, log.propagate
+    bar: Progress | None = None
+
+    def report(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None and done < total:
+            bar = Progress(*columns, console=console, transient=True)
+            bar.add_task("", total=total, completed=done)
+            bar.start()
+        if bar is not None:
+            bar.update(bar.task_ids[0], completed=done)
+            if done >= total:
+                bar.stop()
+                bar = None
+
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False  # the handler prints it; the root's would print it again
+    try:
+        yield report
+    finally:
+        if bar is not None:
+            bar.stop()
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagate
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.0f} images/s" if task.speed else "")
+
+
+class _PrintRecords(logging.Handler):
+    """Prints log records as lines of text."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = "warning: " if record.levelno >= logging.WARNING else ""
+        self.console.print(f"{prefix}{record.getMessage()}", highlight=False, soft_wrap=True)

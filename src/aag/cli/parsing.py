@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import MISSING, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -17,7 +17,9 @@ from aag.errors import AAGError, unknown
 from aag.settings import describe_type, option
 
 T = TypeVar("T")
-ALIASES = {"--norm-images": "--bn-group-size", "--from": "--start-from"}  # the first until version 0.3
+# The first until version 0.3; the others are words that Python reserves.
+ALIASES = {"--norm-images": "--bn-group-size", "--from": "--start-from", "--with": "--classifier"}
+SHORT = {"-o": "--out"}
 METAVARS = {str: "STR", int: "INT", float: "FLOAT", Path: "PATH"}
 
 
@@ -48,7 +50,8 @@ def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list
         plain = [each for each in get_args(hints[field.name]) if each is not type(None)]
         if type(None) in get_args(hints[field.name]):  # or tyro writes {None}|PATH
             inner = get_args(plain[0])[0] if hasattr(plain[0], "__metadata__") else plain[0]
-            given["metavar"] = METAVARS.get(inner, "VALUE")
+            choices = get_args(inner) if get_origin(inner) is Literal else ()
+            given["metavar"] = "{" + ",".join(choices) + "}" if choices else METAVARS.get(inner, "VALUE")
         if default in (None, (), ""):
             given["help_behavior_hint"] = ""
         declared = (field.name, Annotated[hints[field.name], tyro.conf.arg(**given)])
@@ -88,6 +91,8 @@ def options_in(arguments: Sequence[str]) -> frozenset[str]:
 
 
 def _unalias(word: str) -> str:
+    if word in SHORT:
+        return SHORT[word]
     name, equals, value = word.partition("=")
     name = name.replace("_", "-")
     for old, new in ALIASES.items():

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from aag.cli.output import Printer, make_console
+from aag.cli.output import Printer, decoding_progress, make_console
 from aag.cli.parsing import options_in, options_of, parse_sections
 from aag.data.datasets import DATASETS
 from aag.errors import AAGError, first_line
@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> int:
         nonlocal sets
         sets, progress.test_set = loaded, loaded[1]
 
-    with stop_on_signals() as should_stop, Progress(console) as progress:
+    with stop_on_signals() as should_stop, Progress(console) as progress, decoding_progress(console) as decoding:
         result = train_run(
             request.settings,
             request.execution,
@@ -61,6 +61,7 @@ def run(arguments: list[str]) -> int:
             callbacks=[progress],
             should_stop=should_stop,
             on_loaded=on_loaded,
+            decoding_progress=decoding,
             say=progress.say,
         )
     say = Printer(console)

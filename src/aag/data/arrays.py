@@ -1,12 +1,13 @@
 """NumPy arrays of one split, as the readers return them, and operations on them."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from aag.data.summary import PixelSummary
 from aag.errors import AAGError
 
 MAX_IMAGE_SIZE = 4096
@@ -14,12 +15,17 @@ MAX_IMAGE_SIZE = 4096
 
 @dataclass(frozen=True)
 class SplitArrays:
-    """One split: uint8 images [N, H, W, C] in any memory order, integer labels [N] or None, and the class names."""
+    """One split: uint8 images [N, H, W, C] in any memory order, integer labels [N] or None, and the class names.
+
+    `names` are those of the files, and `summary` is what is known of the pixels; both are empty for other sources.
+    """
 
     images: np.ndarray
     labels: np.ndarray | None
     classes: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+    names: Sequence[str] = ()
+    summary: PixelSummary | None = None
 
 
 def check_options(image_size: int | None, limit: int | None = None) -> None:
@@ -48,10 +54,12 @@ def select_indices(count: int, limit: int | None) -> np.ndarray:
 
 def take(split: SplitArrays, limit: int | None) -> SplitArrays:
     """Return the images and labels that a limit keeps."""
-    if limit is None:
+    if limit is None or limit >= len(split.images):
         return split
     keep = select_indices(len(split.images), limit)
-    return replace(split, images=split.images[keep], labels=None if split.labels is None else split.labels[keep])
+    labels = None if split.labels is None else split.labels[keep]
+    names = [split.names[i] for i in keep] if split.names else ()
+    return replace(split, images=split.images[keep], labels=labels, names=names, summary=None)
 
 
 def to_channels_last(images: np.ndarray) -> np.ndarray:

@@ -1,100 +1,123 @@
 """Read a folder of image files of any formats and sizes.
 
 - Subfolders `train` and `test` (or `val`) are the splits. Without them, the whole folder is the train split.
-- The subfolders of a split are its classes, in sorted order; images may be at any depth below them. A folder without
-  subfolders, or with only one, has no labels. If some images are outside the subfolders, the larger group decides:
-  either those images are skipped, or nothing is labelled.
-- A test folder without any image is ignored.
-- Images are cropped to their centre square and resized, to 32 pixels by default.
+- Every image below the folder is taken, at any depth.
+- If two or more subfolders of a split have images, they are its classes, in sorted order. Images outside them have the
+  label −1: they are trained on, and evaluation leaves them out. With fewer subfolders, nothing is labelled.
+- A test folder without any image is ignored. Without a test folder, a part of the labelled images can be held out.
+- Images are cropped to their centre square and resized, to 32 pixels by default. They are decoded once (see `store`).
 - Files that cannot be read are skipped and listed with the reason, and so are photographs in formats that Pillow does
   not read. Hidden files and other kinds of files are ignored.
 """
 
-import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from aag.data.arrays import SplitArrays, run_in_threads, select_indices
-from aag.data.decode import UnreadableImageError, decode
+from aag.data.arrays import SplitArrays, select_indices
+from aag.data.holdout import choose_held_out, has_test, no_labels
 from aag.data.listing import Listing, Survey, list_images, no_readable_image, printable, split_folders, survey
-from aag.errors import AAGError
+from aag.data.store import Progress, hash_files, open_images
 
 __all__ = ["DEFAULT_SIZE", "Listing", "Survey", "list_images", "printable", "read", "survey"]
 
 DEFAULT_SIZE = 32
 
 
+@dataclass(frozen=True)
+class _Part:
+    """The files of one split before they are decoded."""
+
+    folder: Path
+    listing: Listing
+    paths: Sequence[str]
+    labels: np.ndarray | None  # int64 [N]; −1 outside the class folders
+    variant: str = ""
+
+
 def read(
-    folder: Path, splits: Collection[str], image_size: int | None = None, limit: int | None = None
+    folder: Path,
+    splits: Collection[str],
+    image_size: int | None = None,
+    limit: int | None = None,
+    *,
+    labels: str = "auto",
+    holdout: float | None = None,
+    root: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, SplitArrays]:
-    """Return the requested splits that the folder contains. `limit` is the number of images to decode per split."""
-    size = DEFAULT_SIZE if image_size is None else image_size
+    """Return the requested splits that the folder contains. `limit` is the number of images to decode per split.
+
+    With `labels` "none", class folders are not looked at. `holdout` is the part of the labelled images that becomes
+    the test split. `root` is the folder of the stores.
+    """
     folders = split_folders(folder)
     listings = {split: list_images(path) for split, path in folders.items()}
     if "test" in listings and not listings["test"].images and not listings["test"].skipped:
         del folders["test"], listings["test"]
-    labelled = {split: _has_class_folders(listing) for split, listing in listings.items()}
-    # Both splits share the list of classes, even if one of them lacks some.
-    inside = [p for split, listing in listings.items() if labelled[split] for p in listing.images if "/" in p]
-    names = sorted(set(map(_class_folder, inside)))
-    if len(names) < 2:
-        names, labelled = [], dict.fromkeys(listings, False)
-    for split, listing in listings.items():
-        if labelled[split]:
-            _skip_unclassified(listing)
-    return {
-        split: _decode_all(path, listings[split], names if labelled[split] else None, size, limit)
+    classes = _find_classes(listings.values()) if labels == "auto" else []
+    parts = {
+        split: _Part(path, listings[split], listings[split].images, _label(listings[split].images, classes))
         for split, path in folders.items()
-        if split in splits
     }
+    if holdout is not None:
+        if "test" in parts:
+            raise has_test(str(folder))
+        parts = _hold_out(parts["train"], holdout, root)
+    size = DEFAULT_SIZE if image_size is None else image_size
+    names = tuple(map(printable, classes))
+    return {s: _decode(part, names, size, limit, root, progress) for s, part in parts.items() if s in splits}
+
+
+def _find_classes(listings: Collection[Listing]) -> list[str]:
+    """Return the class folders. Both splits share them, even if one of them lacks some."""
+    folders = {_class_folder(image) for listing in listings for image in listing.images if "/" in image}
+    return sorted(folders) if len(folders) > 1 else []
 
 
 def _class_folder(image: str) -> str:
     return image.split("/", 1)[0]
 
 
-def _has_class_folders(listing: Listing) -> bool:
-    """Return whether most images are in subfolders."""
-    return 2 * sum("/" in image for image in listing.images) > len(listing.images)
+def _label(images: Sequence[str], classes: list[str]) -> np.ndarray | None:
+    numbers = {name: number for number, name in enumerate(classes)}
+    labels = np.array([numbers[_class_folder(i)] if numbers and "/" in i else -1 for i in images], np.int64)
+    return labels if (labels >= 0).any() else None
 
 
-def _skip_unclassified(listing: Listing) -> None:
-    """Move images outside every class folder to the skipped files."""
-    loose = [image for image in listing.images if "/" not in image]
-    listing.skipped += [f"{printable(image)}: not in a class folder" for image in loose]
-    listing.images = [image for image in listing.images if "/" in image]
+def _hold_out(part: _Part, fraction: float, root: str | Path | None) -> dict[str, _Part]:
+    if part.labels is None:
+        raise no_labels(str(part.folder))
+    held_out = choose_held_out(hash_files(part.folder, part.paths, root), part.labels, fraction)
+    parts = {}
+    for split, chosen in (("train", ~held_out), ("test", held_out)):
+        paths = [path for path, is_chosen in zip(part.paths, chosen, strict=True) if is_chosen]
+        listing = part.listing if split == "train" else Listing(file_count=part.listing.file_count)
+        parts[split] = _Part(part.folder, listing, paths, part.labels[chosen], f"{split} {fraction:g}")
+    return parts
 
 
-def _decode_all(folder: Path, listing: Listing, names: list[str] | None, size: int, limit: int | None) -> SplitArrays:
-    paths = [listing.images[i] for i in select_indices(len(listing.images), limit)]
-    try:
-        # A view [N, H, W, 3] of channels-first memory: the tensor needs no copy.
-        images = np.empty((len(paths), 3, size, size), np.uint8).transpose(0, 2, 3, 1)
-    except MemoryError:
-        what = f"{len(paths):,} images of {size}×{size} pixels"
-        raise AAGError(f"{what} do not fit into memory; use a smaller --image-size or fewer images") from None
-    failures: dict[int, str] = {}
-
-    def decode_range(indices: range) -> None:
-        for i in indices:
-            try:
-                images[i] = decode(folder / paths[i], size)
-            except UnreadableImageError as reason:
-                failures[i] = str(reason)
-
-    with warnings.catch_warnings():
-        # Images that Pillow warns about are either decoded or listed as skipped.
-        warnings.simplefilter("ignore")
-        run_in_threads(decode_range, len(paths), chunk=16)
-    skipped = tuple(listing.skipped) + tuple(f"{printable(paths[i])}: {failures[i]}" for i in sorted(failures))
-    keep = [i for i in range(len(paths)) if i not in failures]
-    if not keep:
-        raise no_readable_image(folder, listing, skipped[0] if skipped else "")
-    labels = None
-    if names is not None:
-        numbers = {name: i for i, name in enumerate(names)}
-        labels = np.array([numbers[_class_folder(paths[i])] for i in keep], np.int64)
-    classes = tuple(printable(name) for name in names or ())
-    return SplitArrays(images[keep] if failures else images, labels, classes, skipped)
+def _decode(
+    part: _Part, classes: tuple[str, ...], size: int, limit: int | None, root: str | Path | None,
+    progress: Progress | None,
+) -> SplitArrays:  # fmt: skip
+    paths, labels, variant = part.paths, part.labels, part.variant
+    if limit is not None and limit < len(paths):
+        chosen = select_indices(len(paths), limit)
+        paths, variant = [paths[i] for i in chosen], f"{variant} {limit}"
+        labels = None if labels is None else labels[chosen]
+    stored = open_images(part.folder, paths, size, root=root, variant=variant, progress=progress)
+    failures = stored.failures
+    skipped = tuple(part.listing.skipped)
+    skipped += tuple(f"{printable(paths[i])}: {failures[i]}" for i in sorted(failures))
+    if not len(stored.images):
+        raise no_readable_image(part.folder, part.listing, skipped[0] if skipped else "")
+    if failures:
+        keep = [i for i in range(len(paths)) if i not in failures]
+        paths, labels = [paths[i] for i in keep], None if labels is None else labels[keep]
+    if labels is not None and labels.max() < 0:  # every labelled file is unreadable
+        labels = None
+    images = stored.images.transpose(0, 2, 3, 1)
+    return SplitArrays(images, labels, classes if labels is not None else (), skipped, paths, stored.summary)

@@ -8,15 +8,17 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from aag.data.summary import PixelSummary, summarize
 from aag.errors import AAGError
 from aag.text import pluralize
-
-_CHUNK = 64  # images per partial sum
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # eq=False: == on tensors is elementwise
 class ImageSet:
     """Images of one split: uint8 [N, C, H, W] with labels int64 [N] and their class names, or without labels.
+
+    Images of a folder are memory-mapped: what is written to them changes a private copy. The label −1 is that of an
+    image without one: it is trained on, and evaluation leaves it out.
 
     C may be any number of channels; what is decoded from files has 3. Images are square (H = W), because the networks
     and the augmentations expect squares. `skipped` has one line "path: reason" per file that could not be read.
@@ -50,8 +52,10 @@ class ImageSet:
         if len(labels) != len(images):
             raise AAGError(f"{who}: {len(labels)} labels for {len(images)} images; one label per image is needed")
         low, high = int(labels.min()), int(labels.max())
-        if low < 0 or high >= len(self.classes):
+        if low < -1 or high >= len(self.classes):
             raise AAGError(f"{who}: labels lie in {low}..{high}, but there are {len(self.classes)} class names")
+        if high < 0:
+            raise AAGError(f"{who}: all labels are -1; for images without labels give labels=None")
 
     def __repr__(self) -> str:
         size = f"{self.channels}×{self.image_size}×{self.image_size}"
@@ -72,48 +76,44 @@ class ImageSet:
         return self.images.shape[2]
 
     def fingerprint(self) -> str:
-        """Return a short hash of the pixels and labels, which records cite."""
-        return self._fingerprint
+        """Return a short hash of the pixels and labels, which checkpoints cite."""
+        digest = hashlib.sha256(str(tuple(self.images.shape)).encode() + self._summary.digest)
+        if self.labels is not None:
+            digest.update(self.labels.cpu().numpy().data)
+        return digest.hexdigest()[:16]
 
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the per-pixel mean and standard deviation of each channel, on a scale of 0 to 1.
 
         The deviation is at least one grey level, so that dividing by it is safe for constant images.
         """
-        return self._statistics
+        mean, square = self._summary.sums / (len(self.images) * self.image_size**2)
+        std = np.sqrt(np.maximum(square - mean**2, 1.0))
+        return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
 
     def to(self, device: torch.device | str) -> "ImageSet":
         """Return the same set with its tensors on another device."""
         labels = None if self.labels is None else self.labels.to(device)
         moved = replace(self, images=self.images.to(device), labels=labels)
-        # The pixels are the same, so cached results stay valid.
-        for cached in ("_fingerprint", "_statistics"):
-            if cached in self.__dict__:
-                moved.__dict__[cached] = self.__dict__[cached]
+        if "_summary" in self.__dict__:  # the pixels are the same
+            moved.__dict__["_summary"] = self._summary
         return moved
 
-    @cached_property
-    def _fingerprint(self) -> str:
-        digest = hashlib.sha256(str(tuple(self.images.shape)).encode())
-        digest.update(self.images.cpu().numpy().data)
-        if self.labels is not None:
-            digest.update(self.labels.cpu().numpy().data)
-        return digest.hexdigest()[:16]
+    def labelled(self) -> torch.Tensor:
+        """Return the indices int64 [M] of the images that have a label."""
+        if self.labels is None:
+            return torch.zeros(0, dtype=torch.int64)
+        return (self.labels >= 0).nonzero()[:, 0]
+
+    def with_summary(self, summary: PixelSummary | None) -> "ImageSet":
+        """Return this set after noting what is known of its pixels, so that they need not be read for it."""
+        if summary is not None:
+            self.__dict__["_summary"] = summary
+        return self
 
     @cached_property
-    def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        # Sums are float32 within one plane of one image and float64 over planes, so they do not depend on the chunks.
-        # NumPy on small chunks stays in the cache and needs no threads: ten times faster than torch on busy cores.
-        sums = np.zeros((2, self.channels))
-        for chunk in self.images.split(_CHUNK):
-            planes = chunk.cpu().numpy().reshape(len(chunk), self.channels, -1).astype(np.float32)
-            sums += (
-                planes.sum(2).sum(0, dtype=np.float64),
-                np.einsum("nci,nci->nc", planes, planes).sum(0, dtype=np.float64),
-            )
-        mean, square = sums / (len(self.images) * self.image_size**2)
-        std = np.sqrt(np.maximum(square - mean**2, 1.0))
-        return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
+    def _summary(self) -> PixelSummary:
+        return summarize(self.images.cpu().numpy())
 
 
 def _kind(value: object) -> str:

@@ -1,8 +1,8 @@
 """`load`, `load_pair` and `as_image_sets`: turn what a user gives into `ImageSet`s."""
 
 import os
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,10 +13,34 @@ from aag.data import npz
 from aag.data.arrays import SplitArrays, check_options, make_square, take, to_channels_last
 from aag.data.cache import read_dataset
 from aag.data.datasets import DATASETS, SPLITS, data_root
+from aag.data.holdout import check_holdout, has_test, hold_out
 from aag.data.imageset import ImageSet
+from aag.data.listing import printable
 from aag.errors import AAGError, unknown
 
 Split = Literal["train", "test", "unlabelled"]
+Labels = Literal["auto", "none"]
+Progress = Callable[[int, int], None]  # files decoded, files in all
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How to load a source; see `load`."""
+
+    root: str | Path | None = None
+    image_size: int | None = None
+    limit: int | None = None
+    labels: Labels = "auto"
+    holdout: float | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self.image_size, self.limit)
+        check_holdout(self.holdout)
+        if self.labels not in ("auto", "none"):
+            raise unknown("labels", str(self.labels), ("auto", "none"))
+        if self.holdout is not None and self.labels == "none":
+            raise AAGError("--holdout is for evaluation with labels; leave it out, or leave out --labels none")
 
 
 def load(
@@ -26,18 +50,24 @@ def load(
     root: str | Path | None = None,
     image_size: int | None = None,
     limit: int | None = None,
+    labels: Labels = "auto",
+    holdout: float | None = None,
+    progress: Progress | None = None,
 ) -> ImageSet:
     """Load one split of a known data set (see `DATASETS`), of an .npz file or of a folder of image files.
 
-    `root` is the folder of the known data sets (default: the environment variable AAG_DATA, else ~/.cache/aag).
-    `image_size` crops images to their centre square and resizes it. Without it, images of a folder become 32×32 and
-    all others keep their size. `limit` keeps that many images, spread over the split. Greys in files become RGB.
+    `root` is the folder of the known data sets and of the decoded images (default: the environment variable AAG_DATA,
+    else ~/.cache/aag). `image_size` crops images to their centre square and resizes it. Without it, images of a folder
+    become 32×32 and all others keep their size. `limit` keeps that many images, spread over the split. `labels` "none"
+    leaves out all labels. `holdout` makes a test split, such as 0.1 of the labelled images, chosen by a hash of their
+    content. `progress(done, total)` is called while files are decoded. Greys in files become RGB.
 
     A known name takes precedence over a folder of that name: for the folder write ./sample.
     """
     if split not in SPLITS:
         raise unknown("split", str(split), SPLITS)
-    sets = _load_splits(source, (split,), root, image_size, limit)
+    options = _Options(root, image_size, limit, labels, holdout, progress)
+    sets = _load_splits(source, (split,), options)
     if split not in sets:
         raise AAGError(f"{source} has no {split} split; load its train split, or add a {split} split to it")
     return sets[split]
@@ -49,27 +79,39 @@ def load_pair(
     root: str | Path | None = None,
     image_size: int | None = None,
     limit: int | None = None,
+    labels: Labels = "auto",
+    holdout: float | None = None,
+    progress: Progress | None = None,
 ) -> tuple[ImageSet, ImageSet | None]:
     """Load the train and the test split of a source; test is None if there is none. Options are those of `load`."""
-    sets = _load_splits(source, ("train", "test"), root, image_size, limit)
+    options = _Options(root, image_size, limit, labels, holdout, progress)
+    sets = _load_splits(source, ("train", "test"), options)
     return _check_pair(sets["train"], sets.get("test"), str(source))
 
 
 def as_image_sets(
-    images: Any, *, root: str | Path | None = None, image_size: int | None = None
+    images: Any,
+    *,
+    root: str | Path | None = None,
+    image_size: int | None = None,
+    labels: Labels = "auto",
+    holdout: float | None = None,
 ) -> tuple[ImageSet, ImageSet | None]:
     """Return the training and the test images of any source; test is None if there are none.
 
     `images` is an `ImageSet`, a uint8 tensor [N, C, H, W], a uint8 array [N, H, W, C] or [N, C, H, W], a pair (train,
     test) of those, or what `load_pair` takes. Channels of tensors and arrays are kept as they are. For labelled
-    tensors, make an `ImageSet`. `root` and `image_size` are those of `load`.
+    tensors, make an `ImageSet`. The options are those of `load`.
     """
+    options = _Options(root, image_size, labels=labels, holdout=holdout)
     if isinstance(images, str | os.PathLike):
-        return load_pair(images if isinstance(images, str) else Path(images), root=root, image_size=image_size)
-    check_options(image_size)
+        return load_pair(images if isinstance(images, str) else Path(images), **vars(options))
     train, test = images if isinstance(images, tuple | list) and len(images) == 2 else (images, None)
-    train_set = _as_image_set(train, "train", image_size)
-    return _check_pair(train_set, None if test is None else _as_image_set(test, "test", image_size), "images")
+    sets = {"train": _as_image_set(train, "train", image_size)}
+    if test is not None:
+        sets["test"] = _as_image_set(test, "test", image_size)
+    sets = _apply_labels(sets, options)
+    return _check_pair(sets["train"], sets.get("test"), "images")
 
 
 def _as_image_set(images: Any, split: str, image_size: int | None) -> ImageSet:
@@ -113,32 +155,55 @@ def _check_pair(train: ImageSet, test: ImageSet | None, source: str) -> tuple[Im
     return train, test
 
 
-def _load_splits(
-    source: str | Path, splits: Collection[str], root: str | Path | None, image_size: int | None, limit: int | None
-) -> dict[str, ImageSet]:
-    check_options(image_size, limit)
+def _load_splits(source: str | Path, splits: Collection[str], options: _Options) -> dict[str, ImageSet]:
     if not isinstance(source, str | Path):
         raise AAGError(f"the source is {source!r}; expected a path or one of {', '.join(DATASETS)}")
+    # The split into training and test images needs both.
+    wanted = set(splits) | {"train", "test"} if options.holdout else splits
     if isinstance(source, str) and source in DATASETS:
         dataset = DATASETS[source]
-        name, found = source, read_dataset(dataset, [split for split in splits if split in dataset.splits], root)
+        found = read_dataset(dataset, [split for split in wanted if split in dataset.splits], options.root)
+        name, is_folder = source, False
     else:
         path = Path(os.path.expanduser(source))
-        found = _read_path(path, str(source), splits, image_size, limit)
+        is_folder = bool(str(source)) and os.path.isdir(path)
+        found = _read_folder(path, splits, options) if is_folder else _read_file(path, str(source), wanted)
         absolute = Path(os.path.abspath(path))
-        name = (absolute.name if absolute.is_dir() else absolute.stem) or "images"
+        name = printable(absolute.name if is_folder else absolute.stem) or "images"
     out = {}
     for split, content in found.items():
-        content = take(content, limit)
-        out[split] = ImageSet(
+        content = take(content, options.limit)
+        image_set = ImageSet(
             name=name,
-            images=_channels_first(make_square(content.images, image_size, str(source))),
+            images=_channels_first(make_square(content.images, options.image_size, str(source))),
             labels=None if content.labels is None else torch.from_numpy(content.labels.astype(np.int64)),
             classes=content.classes if content.labels is not None else (),
             skipped=content.skipped,
             split=split,
+            names=content.names,
         )
-    return out
+        out[split] = image_set.with_summary(content.summary)
+    if not is_folder:
+        out = _apply_labels(out, options)
+    return {split: out[split] for split in splits if split in out}
+
+
+def _apply_labels(sets: dict[str, ImageSet], options: _Options) -> dict[str, ImageSet]:
+    """Remove the labels, or hold out test images by them, where the options say so."""
+    if options.labels == "none":
+        return {split: replace(each, labels=None, classes=()) for split, each in sets.items()}
+    if options.holdout is None:
+        return sets
+    if "test" in sets:
+        raise has_test(sets["test"].name)
+    train, test = hold_out(sets["train"], options.holdout)
+    return sets | {"train": train, "test": test}
+
+
+def _read_folder(path: Path, splits: Collection[str], options: _Options) -> dict[str, SplitArrays]:
+    from aag.data import folder
+
+    return folder.read(path, splits, **vars(options))
 
 
 def _channels_first(images: np.ndarray) -> torch.Tensor:
@@ -146,13 +211,7 @@ def _channels_first(images: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.require(images.transpose(0, 3, 1, 2), requirements=["C", "W"]))
 
 
-def _read_path(
-    path: Path, source: str, splits: Collection[str], image_size: int | None, limit: int | None
-) -> dict[str, SplitArrays]:
-    if source and os.path.isdir(path):
-        from aag.data import folder
-
-        return folder.read(path, splits, image_size, limit)
+def _read_file(path: Path, source: str, splits: Collection[str]) -> dict[str, SplitArrays]:
     expected = f"give a folder, an .npz or one of {', '.join(DATASETS)}"
     if not source or not os.path.exists(path):
         if path.suffix or os.sep in source or "/" in source or source.startswith((".", "~")):

@@ -78,8 +78,10 @@ def _labels(path: Path, content: "np.lib.npyio.NpzFile", key: str) -> np.ndarray
     if labels.dtype.kind not in "iu" or labels.ndim == 0 or labels.size != len(labels):
         raise AAGError(f"{path}: {key} is {labels.dtype} {list(labels.shape)}, expected integers [N]")
     labels = labels.reshape(-1).astype(np.int64)
-    if len(labels) and labels.min() < 0:
-        raise AAGError(f"{path}: {key} contains {labels.min()}; labels count from 0 (without labels, omit the key)")
+    if len(labels) and (labels.min() < -1 or labels.max() < 0):
+        raise AAGError(
+            f"{path}: {key} contains {labels.min()}; labels count from 0, and -1 is an image without a label"
+        )
     return labels
 
 

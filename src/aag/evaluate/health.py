@@ -183,7 +183,9 @@ def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
         return f"{state}; too few evaluations to say whether more epochs would help (--knn-every 1 adds some)."
     if share < FLAT_SHARE:
         return f"{state}; it hardly improved any more: more epochs will add little."
-    return f"{state}; it was still improving: more epochs will probably help (--epochs {2 * last['epoch']})."
+    # Two views also agree more while a small set is memorised, so without labels it is less certain.
+    likely = "will probably" if kind == "knn" else "may"
+    return f"{state}; it was still improving: more epochs {likely} help (--epochs {2 * last['epoch']})."
 
 
 def _gain_share(curve: Mapping[int, float], anneals: bool) -> float | None:

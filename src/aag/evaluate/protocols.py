@@ -25,7 +25,8 @@ def evaluate_encoder(
 ) -> list[dict[str, Any]]:
     """Weighted kNN on the embedding and on the features, and linear evaluation on the features; in percent.
 
-    Features are extracted once, in eval mode and without augmentation, and kept on the encoder's device.
+    Features are extracted once, in eval mode and without augmentation, and kept on the encoder's device. Images
+    without a label are left out.
     """
     if train_set.labels is None or (test_set is not None and test_set.labels is None):
         raise AAGError(
@@ -33,17 +34,23 @@ def evaluate_encoder(
             "(class subfolders, or labels in the .npz)"
         )
     if test_set is None:
-        raise AAGError(f"{train_set.name} has no test split, and evaluation needs one; add test/ next to train/")
+        raise AAGError(
+            f"{train_set.name} has no test split, and evaluation needs one; train with --holdout 0.1, or add test/ "
+            "next to train/"
+        )
     assert test_set.labels is not None
     device = encoder.mean.device
-    train_labels, test_labels = train_set.labels.to(device), test_set.labels.to(device)
-    train_features, train_embedding = encoder.encode(train_set.images, dtype=dtype)
-    test_features, test_embedding = encoder.encode(test_set.images, dtype=dtype)
+    among, of = train_set.labelled(), test_set.labelled()
+    train_labels, test_labels = train_set.labels[among].to(device), test_set.labels[of].to(device)
+    train_features, train_embedding = (
+        each[among.to(each.device)] for each in encoder.encode(train_set.images, dtype=dtype)
+    )
+    test_features, test_embedding = (each[of.to(each.device)] for each in encoder.encode(test_set.images, dtype=dtype))
     shared = {
         "precision": "bf16" if dtype == torch.bfloat16 else "fp32",
         "data": train_set.name,
-        "train": len(train_set),
-        "test": len(test_set),
+        "train": len(train_labels),
+        "test": len(test_labels),
         "image_size": train_set.image_size,
     }
 

@@ -62,25 +62,40 @@ def wrap_backbone(module: nn.Module, spec: EncoderSpec) -> Backbone:
 
 
 def _from_timm(name: str, spec: EncoderSpec) -> Backbone:
+    try:
+        module, fixed_size = create_timm(check_timm_name(name), spec)
+    except AAGError:
+        raise
+    except Exception as error:  # third-party constructors raise anything
+        raise _unfit(name, spec, error) from error
+    return Backbone(module, _feature_dim(module, spec, name), fixed_size)
+
+
+def check_timm_name(name: str) -> str:
+    """Return the name of a timm model without `timm/`; raise where there is none, or no weights of its tag."""
     import timm  # imported late: it takes a second or two, which our own networks need not pay
 
     model_name = name.removeprefix("timm/")
     if not timm.is_model(model_name):
         matches = get_close_matches(model_name, {*NETWORKS, *timm.list_models()}, cutoff=0.5)
         raise unknown("network", name, matches or NETWORKS, "timm's models go by their timm names")
-    settings: dict[str, Any] = {"pretrained": False, "num_classes": 0}
+    base, dot, _ = model_name.partition(".")
+    if dot and model_name not in (tagged := timm.list_pretrained(f"{base}.*")):
+        raise unknown("pretrained weights", model_name, tagged or [base])
+    return model_name
+
+
+def create_timm(name: str, spec: EncoderSpec, *, pretrained: bool = False) -> tuple[nn.Module, bool]:
+    """Create a timm model without classifier for images of the spec, and return whether it takes no other size."""
+    import timm
+
+    options: dict[str, Any] = {"pretrained": pretrained, "num_classes": 0}
     if spec.channels != 3:
-        settings["in_chans"] = spec.channels
+        options["in_chans"] = spec.channels
     try:
-        try:
-            module = timm.create_model(model_name, **settings, img_size=spec.image_size)
-            fixed_size = True
-        except TypeError:  # convolutional networks take any size, so they have no such argument
-            module = timm.create_model(model_name, **settings)
-            fixed_size = False
-    except Exception as error:  # third-party constructors raise anything
-        raise _unfit(name, spec, error) from error
-    return Backbone(module, _feature_dim(module, spec, name), fixed_size)
+        return timm.create_model(name, **options, img_size=spec.image_size), True
+    except TypeError:  # convolutional networks take any size, so they have no such argument
+        return timm.create_model(name, **options), False
 
 
 @torch.no_grad()

@@ -37,7 +37,7 @@ class Encoder(nn.Module):
         self.spec = spec = spec.resolve()
         self.extra: dict[str, str] = {}  # further metadata of the file it was loaded from
         built = build_backbone(spec) if backbone is None else wrap_backbone(backbone, spec)
-        self.backbone, self.feature_dim, self._fixed_size = built
+        self.backbone, self.feature_dim, self.fixed_size = built
         self.head, self.embedding_dim = build_head(spec.head, self.feature_dim, spec.embedding)
         if spec.bn_group_size:
             use_ghost_batch_norm(self, spec.bn_group_size)
@@ -121,11 +121,11 @@ class Encoder(nn.Module):
         if source != size and images.shape[2:] == (source, source):
             start = (source - size) // 2
             images = images[:, :, start : start + size, start : start + size]
-        if images.shape[2:] != (size, size) and (self._fixed_size or not any_size):
+        if images.shape[2:] != (size, size) and (self.fixed_size or not any_size):
             height, width = images.shape[2:]
             raise AAGError(
                 f"this {self.spec.network} was built for {size}×{size} images; got {height}×{width}: "
-                "resize them" + ("" if self._fixed_size else ", or pass any_size=True")
+                "resize them" + ("" if self.fixed_size else ", or pass any_size=True")
             )
         return images
 

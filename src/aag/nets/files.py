@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
-from torch import nn
+from torch import Tensor, nn
 
 from aag.errors import AAGError, first_line
 from aag.files import write_bytes
@@ -46,15 +46,7 @@ def load(
             raise AAGError(f"no {FILENAME} in {path.parent}: not a run folder, or its training has not finished")
     elif not path.exists():
         raise AAGError(f"no such file or folder: {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (SafetensorError, OSError) as error:
-        raise AAGError(f"{path} is not a safetensors file, or is damaged: {first_line(error)}") from error
-    if SPEC not in metadata:
-        raise AAGError(f"{path} holds no AAG encoder: its header has no {SPEC!r}")
-
+    metadata, tensors = _read(path)
     spec = EncoderSpec.from_json(metadata[SPEC])
     if spec.is_custom and backbone is None:
         name = spec.network.removeprefix(CUSTOM)
@@ -71,3 +63,22 @@ def load(
         return encoder.to(device).eval()
     except (RuntimeError, AssertionError) as error:  # no such device, or torch built without it
         raise AAGError(f"cannot use device {str(device)!r}: {first_line(error)}") from error
+
+
+def read_spec(path: Path) -> EncoderSpec:
+    """Return the description of the encoder in a .safetensors file."""
+    return EncoderSpec.from_json(_read(path, with_tensors=False)[0][SPEC])
+
+
+def _read(path: Path, *, with_tensors: bool = True) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the header and the tensors of an encoder's file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            names = file.keys() if with_tensors else ()
+            tensors = {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise AAGError(f"{path} is not a safetensors file, or is damaged: {first_line(error)}") from error
+    if SPEC not in metadata:
+        raise AAGError(f"{path} holds no AAG encoder: its header has no {SPEC!r}")
+    return metadata, tensors

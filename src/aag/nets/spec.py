@@ -19,7 +19,8 @@ class NetworkSettings:
     """Architecture of an encoder, independent of the images."""
 
     network: str = "resnet18"
-    """resnet18, resnet50, alexnet, alexnet-ip, amdim, or any timm model (timm/NAME where the name is also one of ours).
+    """resnet18, resnet50, alexnet, alexnet-ip and amdim are ours, for small images. Any other name is a timm model,
+    such as convnext_tiny. Where we have one of that name, timm/NAME is timm's: timm/resnet18, for larger images.
     NAME-edges sees edges instead of colours; NAME+sobel is a pair of networks, one for colours and one for edges."""
     width: Annotated[int, Range(at_least=1)] | None = 64
     """Channels of the first stage (ResNets and amdim only)."""
@@ -54,6 +55,11 @@ class NetworkSettings:
     def base_network(self) -> str:
         """The network's name without `-edges`."""
         return self.network.removesuffix(EDGES)
+
+    @property
+    def has_pretrained_tag(self) -> bool:
+        """Whether the name of a timm model says which weights, as in resnet18.a1_in1k."""
+        return not self.is_custom and "." in self.network
 
     @property
     def is_custom(self) -> bool:

@@ -12,10 +12,10 @@ from aag.pages.map import Map
 def render_markdown(document: doc.Document, out: Path) -> str:
     """Return a document as Markdown, with links relative to `out`."""
     renderer = _Renderer(out)
-    parts = [f"# {_escape(document.title)}", *renderer.blocks(document.introduction)]
+    parts = [f"# {escape(document.title)}", *renderer.blocks(document.introduction)]
     for section in document.sections:
         label = f"{section.label}: " if section.label else ""
-        parts += [f"## {label}{_escape(section.title)}", *renderer.blocks(section.blocks)]
+        parts += [f"## {label}{escape(section.title)}", *renderer.blocks(section.blocks)]
     return "\n\n".join([*parts, renderer.text(document.footer)]).rstrip() + "\n"
 
 
@@ -47,7 +47,7 @@ class _Renderer:
                 return ""
             case doc.Table(_, columns, rows, caption):
                 cells = [["<br>".join(map(self.text, cell.lines)) for cell in row] for row in rows]
-                return f"{_escape(caption)}\n\n{make_table(list(map(_escape, columns)), cells)}"
+                return f"{escape(caption)}\n\n{make_table(list(map(escape, columns)), cells)}"
 
     def text(self, text: doc.Text) -> str:
         return "".join(map(self.inline, doc.pieces(text)))
@@ -55,15 +55,15 @@ class _Renderer:
     def inline(self, piece: doc.Inline) -> str:
         match piece:
             case doc.Link(text, Path()):
-                return f"[{_escape(text)}]({piece.url(self.out)})"
+                return f"[{escape(text)}]({piece.url(self.out)})"
             case doc.Styled(text, "code"):
                 return f"`{text}`"
             case doc.Styled(text, "strong"):
-                return f"**{_escape(text)}**"
+                return f"**{escape(text)}**"
             case doc.Link(text) | doc.Styled(text) | doc.Image(_, text) | str(text):
-                return _escape(text)
+                return escape(text)
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     """Return text without markup, on one line of a table; spaces at its ends stay."""
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", re.sub(r"\s+", " ", text))

@@ -1,5 +1,6 @@
 """Evaluate the encoder of a run folder, on its own data or on another set."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,20 @@ def evaluate_run(
     device: str = "auto",
     precision: Precision = "auto",
     sets: Sets | None = None,
+    holdout: float | None = None,
+    decoding_progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Weighted kNN and linear evaluation of a run's encoder, on the run's data unless another is given."""
+    """Weighted kNN and linear evaluation of a run's encoder, on the run's data unless another is given.
+
+    `holdout` is the fraction of other labelled data that is held out as test images, where they have none.
+    `decoding_progress(done, total)` is called while files of a folder are decoded.
+    """
     settings = run.settings()
     source = data or settings["data"]["source"]
-    loaded = _load(run, source, data_root, device, precision, sets)
+    options = {"holdout": holdout} if data else _label_options(settings)
+    if holdout and not data:
+        raise AAGError("--holdout is for other data, given with --data; to hold out images of a run, train with it")
+    loaded = _load(run, source, data_root, device, precision, sets, progress=decoding_progress, **options)
     results = evaluate_encoder(
         loaded.encoder,
         *loaded.sets,
@@ -73,7 +83,7 @@ def evaluate_run(
     )
     name = loaded.sets[0].name
     # Numbers on another data set are saved next to the run's own, not over them.
-    other = source != settings["data"]["source"]
+    other = source != settings["data"]["source"] or holdout is not None
     file = run.folder / f"evaluation-{name}.json" if other else run.evaluation_file
     content = {"data": source, "epoch": loaded.epoch, "results": results, **provenance(str(loaded.device))}
     return Evaluation(results, name, loaded.epoch, file, content)
@@ -95,14 +105,16 @@ def write_projection(
     """Write a t-SNE of a finished run's test images to FOLDER/tsne/NAME.json, next to its record."""
     settings = run.settings()
     epochs = settings["train"]["epochs"]
-    loaded = _load(run, settings["data"]["source"], data_root, device, precision, sets)
+    options = _label_options(settings)
+    loaded = _load(run, settings["data"]["source"], data_root, device, precision, sets, **options)
     if loaded.epoch < epochs:
         raise AAGError(f"{run.folder} is not finished (epoch {loaded.epoch} of {epochs}): resume its aag train first")
     test = loaded.sets[1]
     if test is None or test.labels is None:
         raise AAGError(f"{loaded.sets[0].name} has no labelled test images, which t-SNE shows by class")
     _, embeddings = loaded.encoder.encode(test.images, dtype=loaded.dtype)
-    projection = project(embeddings, test.labels, classes=test.classes)
+    labelled = test.labelled()
+    projection = project(embeddings[labelled.to(embeddings.device)], test.labels[labelled], classes=test.classes)
     path = projection_file(folder, run.name)
     with explain_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,8 +122,20 @@ def write_projection(
     return path
 
 
+def _label_options(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return how the run's own data are labelled and split."""
+    found = settings["data"]
+    return {"labels": found.get("labels") or "auto", "holdout": found.get("holdout")}
+
+
 def _load(
-    run: Run, source: str, data_root: Path | None, device_name: str, precision: Precision, sets: Sets | None
+    run: Run,
+    source: str,
+    data_root: Path | None,
+    device_name: str,
+    precision: Precision,
+    sets: Sets | None,
+    **options: Any,
 ) -> _Loaded:
     if not run.encoder_file.exists():
         raise AAGError(f"{run.folder} has no encoder yet: its training has not started or was never saved")
@@ -120,5 +144,5 @@ def _load(
     choose_threads(device)
     encoder = nets.load(run.encoder_file, device=device)
     if sets is None:
-        sets = data.load_pair(source, root=data_root, image_size=encoder.spec.source_size)
+        sets = data.load_pair(source, root=data_root, image_size=encoder.spec.source_size, **options)
     return _Loaded(encoder, sets, device, dtype)

@@ -16,7 +16,8 @@ from aag.files import atomic_write_path, explain_write_errors
 Colour = tuple[int, int, int]
 PAPER, INK, GREY, FRAME = (255, 255, 255), (20, 20, 24), (110, 110, 120), (224, 224, 230)
 GREEN, BLUE = (24, 140, 70), (40, 90, 200)  # frames: keep; given
-GAP, MARGIN = 10, 16
+GAP, MARGIN, APART = 10, 16, 34  # between pictures, around the sheet, between sections side by side
+MIN_WIDTH = 420  # room for titles
 TEXT, TITLE, HEADING = 12, 15, 19  # font sizes in pixels
 MAX_PIXELS = 60_000_000  # of a sheet: larger PNGs open in few programs
 
@@ -40,30 +41,44 @@ class Section:
 
 
 def make_sheet(sections: Sequence[Section], *, title: str = "", columns: int = 8, size: int = 128) -> Image.Image:
-    """Draw sections below each other, `columns` pictures of `size` pixels per row. Long text is shortened to fit.
+    """Draw sections with rows of at most `columns` pictures of `size` pixels; small sections stand side by side.
 
-    Sections that would make the picture larger than 60 megapixels are left out, and the last line says how many.
+    Long text is shortened to fit. Rows that would make the sheet larger than 60 megapixels are left out, and the last
+    line says how many sections that are.
     """
-    columns = max(1, min(columns, max((len(section.tiles) for section in sections), default=1)))
-    columns = max(columns, -(-360 // (size + GAP)))  # room for titles
-    width = 2 * MARGIN + columns * (size + GAP) - GAP
-    limit = MAX_PIXELS // width
-    heights = [_section_height(section, columns, size) for section in sections]
+    room = columns * (size + GAP) - GAP
+    shelves: list[list[Section]] = []
+    for section in sections:
+        used = sum(_width(each, columns, size) + APART for each in shelves[-1]) if shelves else 0
+        if shelves and used + _width(section, columns, size) <= room:
+            shelves[-1].append(section)
+        else:
+            shelves.append([section])
+    widths = [sum(_width(each, columns, size) + APART for each in shelf) - APART for shelf in shelves]
+    room = (
+        max([MIN_WIDTH, text_width(title, HEADING) if title else 0, *widths]) if max(widths, default=0) < room else room
+    )
+    width = 2 * MARGIN + room
+    heights = [max(_height(each, columns, size) for each in shelf) for shelf in shelves]
     top = MARGIN + (HEADING + 2 * GAP if title else 0)
     shown, height = 0, top
     for each in heights:
-        if shown and height + each > limit:
+        if shown and height + each > MAX_PIXELS // width:
             break
         shown, height = shown + 1, height + each
-    left_out = len(sections) - shown
+    left_out = sum(map(len, shelves[shown:]))
     height += (TITLE + GAP) * bool(left_out) + MARGIN - GAP
     sheet = Image.new("RGB", (width, height), PAPER)
     draw = ImageDraw.Draw(sheet)
     if title:
-        draw_text(draw, (MARGIN, MARGIN), fit_text(title, width - 2 * MARGIN, HEADING), HEADING, INK)
+        draw_text(draw, (MARGIN, MARGIN), fit_text(title, room, HEADING), HEADING, INK)
     y = top
-    for section, each in zip(sections[:shown], heights, strict=False):
-        _draw_section(sheet, draw, section, y, columns, size)
+    for shelf, each in zip(shelves[:shown], heights, strict=False):
+        x = MARGIN
+        for section in shelf:
+            wide = room if len(shelf) == 1 else _width(section, columns, size)
+            _draw_section(sheet, draw, section, (x, y), wide, columns, size)
+            x += wide + APART
         y += each
     if left_out:
         draw_text(draw, (MARGIN, y), f"and {left_out:,} more", TITLE, GREY)
@@ -86,24 +101,34 @@ def _tile_height(section: Section, size: int) -> int:
     return size + GAP + _caption_lines(section) * (TEXT + 4)
 
 
-def _section_height(section: Section, columns: int, size: int) -> int:
+def _width(section: Section, columns: int, size: int) -> int:
+    return max(1, min(columns, len(section.tiles))) * (size + GAP) - GAP
+
+
+def _height(section: Section, columns: int, size: int) -> int:
     rows = -(-len(section.tiles) // columns)
     return (TITLE + GAP if section.title else 0) + rows * _tile_height(section, size) + GAP
 
 
 def _draw_section(
-    sheet: Image.Image, draw: ImageDraw.ImageDraw, section: Section, y: int, columns: int, size: int
+    sheet: Image.Image,
+    draw: ImageDraw.ImageDraw,
+    section: Section,
+    place: tuple[int, int],
+    width: int,
+    columns: int,
+    size: int,
 ) -> None:
+    left, y = place
     if section.title:
-        room = sheet.width - 2 * MARGIN
-        title = fit_text(section.title, room, TITLE)
-        draw_text(draw, (MARGIN, y), title, TITLE, INK)
+        title = fit_text(section.title, width, TITLE)
+        draw_text(draw, (left, y), title, TITLE, INK)
         used = text_width(title, TITLE) + GAP
-        if section.detail and room - used > 60:
-            draw_text(draw, (MARGIN + used, y), fit_text(section.detail, room - used, TITLE), TITLE, GREY)
+        if section.detail and width - used > 60:
+            draw_text(draw, (left + used, y), fit_text(section.detail, width - used, TITLE), TITLE, GREY)
         y += TITLE + GAP
     for number, tile in enumerate(section.tiles):
-        x = MARGIN + number % columns * (size + GAP)
+        x = left + number % columns * (size + GAP)
         top = y + number // columns * _tile_height(section, size)
         _draw_tile(sheet, draw, tile, x, top, size)
 

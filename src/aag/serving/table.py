@@ -84,7 +84,7 @@ def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = Tr
     suffix = check_format(path)
     if not path.exists() and (shards := find_shards(path)):
         return concatenate([read_table(shard, features=features, thumbnails=thumbnails) for shard in shards])
-    read = {".parquet": _read_parquet, ".npz": _read_npz, ".csv": _read_csv}[suffix]
+    read = {".parquet": read_parquet, ".npz": _read_npz, ".csv": _read_csv}[suffix]
     leave_out = {name for name, wanted in {"features": features, "thumbnail": thumbnails}.items() if not wanted}
     try:
         table = read(path, leave_out)
@@ -92,6 +92,8 @@ def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = Tr
         raise AAGError(f"no such file: {path}") from None
     except (pa.ArrowException, OSError, ValueError, KeyError, EOFError) as error:
         raise AAGError(f"cannot read embeddings from {path}: {first_line(error)[:200]}") from error
+    if not len(table):
+        raise AAGError(f"{path} has no rows")
     return replace(table, embeddings=_unit_rows(table.embeddings, path))
 
 
@@ -196,7 +198,8 @@ def _open_writer(path: Path, suffix: str, schema: pa.Schema) -> Any:
     return pq.ParquetWriter(path, schema, compression="none", use_dictionary=False)
 
 
-def _read_parquet(path: Path, leave_out: set[str]) -> EmbeddingTable:
+def read_parquet(path: Path, leave_out: set[str]) -> EmbeddingTable:
+    """Read a Parquet file without some of its columns. It may have no rows. Raises Arrow's errors."""
     with pq.ParquetFile(path) as file:
         wanted = [name for name in file.schema_arrow.names if name not in leave_out]
         found = file.read(wanted)
@@ -213,19 +216,16 @@ def _read_parquet(path: Path, leave_out: set[str]) -> EmbeddingTable:
 
 def _matrix(found: pa.Table, name: str) -> Tensor:
     """Return a column of lists of one length as float32 [N, D]."""
-    column, out = found[name], None
-    start = 0
+    column = found[name]
+    kind = column.type
+    width = kind.list_size if pa.types.is_fixed_size_list(kind) else len(column[0]) if len(column) else 0
+    out, start = np.empty((len(column), width), np.float32), 0
     for chunk in column.chunks:
         values = chunk.flatten().to_numpy(zero_copy_only=False)
-        if len(chunk) and (chunk.null_count or len(values) % len(chunk)):
+        if chunk.null_count or len(values) != len(chunk) * width:
             raise ValueError(f"column {name} has rows of different lengths")
-        if out is None and len(chunk):
-            out = np.empty((len(column), len(values) // len(chunk)), np.float32)
-        if out is not None:
-            out[start : start + len(chunk)] = values.reshape(len(chunk), out.shape[1])
+        out[start : start + len(chunk)] = values.reshape(len(chunk), width)
         start += len(chunk)
-    if out is None:
-        raise ValueError("it has no rows")
     return torch.from_numpy(out)
 
 

@@ -12,10 +12,11 @@ from aag.training.callbacks import KNN, Callback
 from aag.training.encoders import build_encoder
 from aag.training.recipes import choose_recipe, find_recipe, recipe_settings, recipes, run_name
 from aag.training.settings import DataSettings, RunSettings
+from aag.training.trackers import TensorBoard, Trackio, WandB
 from aag.training.trainer import Trainer
 
 __all__ = [
-    "KNN", "Callback", "DataSettings", "Execution", "Run", "RunSettings", "TrainResult", "TrainSettings", "Trainer",
-    "build_encoder", "choose_recipe", "find_recipe", "load_sets", "recipe_settings", "recipes", "run_name", "train",
-    "train_run",
+    "KNN", "Callback", "DataSettings", "Execution", "Run", "RunSettings", "TensorBoard", "Trackio", "TrainResult",
+    "TrainSettings", "Trainer", "WandB", "build_encoder", "choose_recipe", "find_recipe", "load_sets",
+    "recipe_settings", "recipes", "run_name", "train", "train_run",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import nn
 
-from aag import data
+from aag import data, nets
 from aag.data import ImageSet
 from aag.errors import AAGError
 from aag.evaluate.health import verdict
@@ -30,6 +30,7 @@ from aag.training.encoders import build_encoder
 from aag.training.recipes import check_unused, choose_recipe, find_recipe, recipe_settings
 from aag.training.runtime import choose_threads, find_device
 from aag.training.settings import RunSettings
+from aag.training.trackers import TrackerName, make_trackers
 from aag.training.trainer import Trainer
 from aag.training.trial import measure_speed
 
@@ -58,6 +59,8 @@ class Execution(Settings):
     images_on: Literal["auto", "device", "host"] = "auto"
     """device: images are copied to the GPU before training; host: read ahead from memory or disk while training.
     auto: host where they take more than a third of the GPU's free memory."""
+    track: TrackerName | None = None
+    """Experiment tracker to log to as well: tensorboard (in the run folder), wandb or trackio."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ def train(
     minutes: float | None = None,
     checkpoint_minutes: float = 1.0,
     images_on: Literal["auto", "device", "host"] = "auto",
+    track: TrackerName | None = None,
     callbacks: Iterable[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
     **options: Any,
@@ -94,12 +98,14 @@ def train(
     `images`: a known data set, a folder, an .npz, a uint8 tensor or array, an `ImageSet`, or a pair (train, test) of
     these. `method`: a name, `file.py:Class`, a subclass of `Method`, or an object of one, with its own settings.
     `network`: a name, or any module that maps images to features [B, F]. `minutes`: choose as many epochs as fit.
-    `options`: any option of `aag train`, such as epochs=100 or temperature=0.2. For a folder, image size, network,
-    batch size and epochs are chosen where none are given.
+    `track`: an experiment tracker. `options`: any option of `aag train`, such as epochs=100 or temperature=0.2. For a
+    folder, image size, network, batch size and epochs are chosen where none are given.
     """
     sets = None
     if not isinstance(images, str | Path):
-        sets = data.as_image_sets(images, image_size=options.get("resize_size") or options.get("image_size"))
+        chosen = {name: options[name] for name in ("labels", "holdout") if name in options}
+        size = options.get("resize_size") or options.get("image_size")
+        sets = data.as_image_sets(images, image_size=size, **chosen)
     source = str(images) if sets is None else sets[0].name
     made = method if isinstance(method, Method) else None
     kind = type(method) if isinstance(method, Method) else method
@@ -127,6 +133,7 @@ def train(
         minutes=minutes,
         checkpoint_minutes=checkpoint_minutes,
         images_on=images_on,
+        track=track,
     )
     return train_run(
         settings,
@@ -153,14 +160,17 @@ def train_run(
     callbacks: Iterable[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
     on_loaded: Callable[[Sets], None] = lambda sets: None,
+    decoding_progress: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
     """Train by settings: resolve them, check the run folder, load what is named and not given, and train.
 
     `given`: names of the options that the user chose. With the recipe auto on a folder, others are chosen for it; None
-    leaves all of them alone. `say` is told of choices and of what is slow.
+    leaves all of them alone. `say` is told of choices and of what is slow. `decoding_progress(done, total)` is called
+    while files of a folder are decoded.
     """
     check_unused(settings, recipe)
+    trackers = make_trackers(execution.track)  # first: a missing package is said before anything slow
     device = find_device(execution.device)
     for_folder = given is not None and recipe == "auto" and sets is None and is_folder(settings.data.source)
     given = given or ()
@@ -170,7 +180,7 @@ def train_run(
     run.check(settings.replace(image_size=known).to_json())  # before anything slow
     for number, choice in enumerate(plan.choices):
         say(f"{'' if number else 'chosen':<9}{choice}")
-    train_set, test_set = sets or load_sets(settings, execution.data_root)
+    train_set, test_set = sets or load_sets(settings, execution.data_root, decoding_progress)
     if not settings.data.resize_size:
         settings = settings.replace(image_size=train_set.image_size)  # which only the images can tell
     on_loaded((train_set, test_set))
@@ -181,7 +191,7 @@ def train_run(
     if plan.minutes:
         say(f"         measuring the speed, for {plan.minutes:g} minutes of training …")
         speed = measure_speed(
-            settings, (train_set, test_set), seconds=min(10.0, max(2.0, 1.2 * plan.minutes)), method=method,
+            settings, (train_set, test_set), seconds=min(10.0, max(1.0, 3 * plan.minutes)), method=method,
             backbone=backbone, **runtime,
         )  # fmt: skip
         epochs = epochs_within(60 * plan.minutes - speed.start, speed.epoch, speed.evaluation, every)
@@ -190,7 +200,8 @@ def train_run(
         say(f"{'' if plan.choices else 'chosen':<9}{Choice('epochs', settings.train.epochs, reason)}")
     if (for_folder or execution.minutes) and "knn_every" not in given:
         every = evaluation_interval(every, settings.train.epochs)
-    encoder = build_encoder(settings, train_set, backbone)
+    stored = nets.read_spec(run.encoder_file) if settings.train.pretrained and run.checkpoint.exists() else None
+    encoder = build_encoder(settings, train_set, backbone, (stored.mean, stored.std) if stored else None)
     trainer = Trainer(
         encoder,
         method or settings.new_method(),
@@ -203,6 +214,7 @@ def train_run(
             ListSkipped(train_set.skipped + (test_set.skipped if test_set else ())),
             KNN(train_set, test_set, every),
             Health(every),
+            *trackers,
             *callbacks,
         ),
         checkpoint_minutes=execution.checkpoint_minutes,
@@ -213,6 +225,16 @@ def train_run(
     return TrainResult(run, encoder, summarize(run, settings.train.epochs), complete, verdict(run.metrics()))
 
 
-def load_sets(settings: RunSettings, root: Path | None = None) -> Sets:
-    """Load the train and the test images of a run."""
-    return data.load_pair(settings.data.source, root=root, image_size=settings.data.source_size)
+def load_sets(
+    settings: RunSettings, root: Path | None = None, progress: Callable[[int, int], None] | None = None
+) -> Sets:
+    """Load the train and the test images of a run. `progress(done, total)` is called while files are decoded."""
+    chosen = settings.data
+    return data.load_pair(
+        chosen.source,
+        root=root,
+        image_size=chosen.source_size,
+        labels=chosen.labels,
+        holdout=chosen.holdout,
+        progress=progress,
+    )

@@ -35,6 +35,9 @@ class Callback:
     def on_log(self, trainer: "Trainer", row: dict[str, Any]) -> None:
         """For every row that is logged, by training or by a callback."""
 
+    def on_end(self, trainer: "Trainer") -> None:
+        """After the last step, a stop on request, or an error."""
+
 
 class ListSkipped(Callback):
     """Write the files that could not be read, one per line, to the run's skipped.txt."""
@@ -48,14 +51,15 @@ class ListSkipped(Callback):
 
 
 class KNN(Callback):
-    """Weighted kNN of labelled test images among the un-augmented training images. It never steers training."""
+    """Weighted kNN of labelled test images among the labelled training images, not augmented. Never steers training."""
 
     def __init__(self, train: ImageSet, test: ImageSet | None, every: int = 5) -> None:
         """`every`: epochs between evaluations; 0: only before and after training. Sets without labels are left out."""
         self.train, self.test, self.every = train, test, every
 
     def on_epoch(self, trainer: "Trainer") -> None:
-        if self.test is None or self.train.labels is None or self.test.labels is None:
+        train_labels, test_labels = self.train.labels, self.test.labels if self.test else None
+        if self.test is None or train_labels is None or test_labels is None:
             return
         if not _is_due(trainer, self.every):
             return
@@ -63,7 +67,11 @@ class KNN(Callback):
         own = self.train is trainer.image_set  # then they are on the device already
         train = trainer.encode(trainer.images if own else self.train.images)[1]
         test = trainer.encode(self.test.images)[1]
-        accuracy = knn_accuracy(check_finite(train), self.train.labels, test, self.test.labels)
+        among, of = self.train.labelled(), self.test.labelled()
+        train = check_finite(train)
+        accuracy = knn_accuracy(
+            train[among.to(train.device)], train_labels[among], test[of.to(test.device)], test_labels[of]
+        )
         seconds = round(time.monotonic() - started, 3)
         trainer.log({"kind": "knn", **trainer.position(), "knn": accuracy, "evaluation_seconds": seconds})
 

@@ -20,7 +20,7 @@ from aag.training.runtime import choose_precision
 from aag.training.settings import RunSettings
 
 LENGTH_OPTIONS = ("epochs", "warmup_epochs")  # chosen for --minutes
-FOLDER_OPTIONS = ("image_size", "resize_size", "network", "batch_size", *LENGTH_OPTIONS)
+FOLDER_OPTIONS = ("image_size", "resize_size", "network", "batch_size", "bn_group_size", *LENGTH_OPTIONS)
 CPU_MINUTES = 10.0
 SMALL_STEM_SIZE = 64  # above it, a stem that does not halve the image costs too much
 IMAGES_SEEN = 4_000_000  # by default, over all epochs
@@ -78,7 +78,7 @@ def plan_run(
     if device.type == "cuda" and any(each.name == "batch_size" for each in choices):
         batch = fit_batch(settings, device)
         if batch < settings.train.batch_size:
-            settings = settings.replace(batch_size=batch)
+            settings = with_batch(settings, batch, given)
             choices = [each for each in choices if each.name != "batch_size"]
             choices.append(Choice("batch_size", batch, "what fits into the GPU's memory"))
     if minutes:
@@ -135,7 +135,10 @@ def choose_for_folder(
     batch = own = settings.train.batch_size
     while batch > max(2, found.count // 4):
         batch //= 2
-    choose("batch_size", batch, "the recipe's" if batch == own else f"at least 4 steps for {found.count:,} images")
+    if "batch_size" not in given:
+        settings = with_batch(settings, batch, given)
+        reason = "the recipe's" if batch == own else f"at least 4 steps for {found.count:,} images"
+        choices.append(Choice("batch_size", batch, reason))
     if "epochs" not in given:
         settings = with_epochs(settings, min(max(IMAGES_SEEN // found.count, 100), 1000))
         if not cpu:
@@ -152,6 +155,14 @@ def choose_image_size(shorter_side: int, count: int, cpu: bool, network: str = "
     reason = f"the images' median shorter side is {shorter_side} px"
     largest = 32 if count > 2000 else 64
     return (largest, f"{reason}; more is slow on a CPU") if cpu and size > largest else (size, reason)
+
+
+def with_batch(settings: RunSettings, batch: int, given: Collection[str] = ()) -> RunSettings:
+    """Set the batch size, with groups of ghost batch norm that divide it."""
+    group = settings.encoder.bn_group_size
+    while group and batch % group and "bn_group_size" not in given:
+        group //= 2
+    return settings.replace(batch_size=batch, bn_group_size=group)
 
 
 def with_epochs(settings: RunSettings, epochs: int) -> RunSettings:

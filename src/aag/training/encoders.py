@@ -9,14 +9,26 @@ from aag import nets
 from aag.data import DATASETS, ImageSet
 from aag.errors import AAGError
 from aag.nets import Encoder, EncoderSpec
+from aag.nets.pretrained import Normalisation, pretrained_normalisation
 from aag.settings import to_json
 from aag.training.settings import RunSettings
 
 
-def build_encoder(settings: RunSettings, images: ImageSet, backbone: nn.Module | None = None) -> Encoder:
-    """Build the encoder of a run for its images, with new weights."""
-    dataset = DATASETS.get(settings.data.source)
-    mean, std = (dataset.mean, dataset.std) if dataset else images.statistics()
+def build_encoder(
+    settings: RunSettings,
+    images: ImageSet,
+    backbone: nn.Module | None = None,
+    normalisation: Normalisation | None = None,
+) -> Encoder:
+    """Build the encoder of a run for its images, with new weights.
+
+    `normalisation` is the mean and deviation of each channel. By default that of the pretrained weights, of the known
+    data set, or of the images.
+    """
+    dataset, pretrained = DATASETS.get(settings.data.source), settings.train.pretrained
+    if normalisation is None and pretrained:
+        normalisation = pretrained_normalisation(EncoderSpec(**to_json(settings.encoder)), pretrained)
+    mean, std = normalisation or ((dataset.mean, dataset.std) if dataset else images.statistics())
     size, source = settings.data.image_size or images.image_size, images.image_size
     if (settings.data.source_size or source) != source:
         raise AAGError(f"--resize-size is {settings.data.source_size}, but the images have {source} pixels a side")

@@ -52,6 +52,8 @@ class Progress(Callback):
         steps, done = trainer.steps_per_epoch, trainer.position()["step"]
         count, size = len(images.classes), images.image_size
         labels = f"{count} class{'es' * (count != 1)}" if images.labels is not None else "no labels"
+        if images.labels is not None and (unlabelled := len(images) - len(images.labelled())):
+            labels += f", {unlabelled:,} images without a label"
         and_test = f" + {len(test):,} test" if test is not None else ""
         self.say(f"data     {images.name}: {len(images):,} train{and_test} images, {size}×{size}, {labels}")
         skipped = len(images.skipped) + (len(test.skipped) if test else 0)

@@ -1,7 +1,7 @@
 """The settings of a whole run: data, encoder, method and training. They decide its numbers, and so its identity."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from aag.data.datasets import DATASETS
 from aag.errors import AAGError, unknown
@@ -20,6 +20,10 @@ class DataSettings(Settings):
     """Side of the views, and of the images that are evaluated. Default: 32 for a folder, else the images' own."""
     resize_size: Annotated[int, Range(at_least=8, at_most=4096)] | None = None
     """Side that images are resized to; views are cropped from that, as in 224 from 256. Default: --image-size."""
+    labels: Literal["auto", "none"] = "auto"
+    """auto: from the subfolders of a folder, for evaluation only. none: ignore labels."""
+    holdout: Annotated[float, Range(above=0, at_most=0.5)] | None = None
+    """Fraction of the labelled images to hold out for evaluation, where there is no test split."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -32,6 +36,10 @@ class DataSettings(Settings):
     def source_size(self) -> int | None:
         """Side that images are loaded with."""
         return self.resize_size or self.image_size
+
+    def to_json(self) -> dict[str, Any]:
+        """Leave out default labels: settings written before the option existed stay equal."""
+        return {name: value for name, value in to_json(self).items() if (name, value) != ("labels", "auto")}
 
 
 @dataclass(frozen=True)
@@ -59,12 +67,15 @@ class RunSettings:
         """Replace automatic values; `precision` is what the device runs where none is chosen."""
         dataset = DATASETS.get(self.data.source)
         size = self.data.image_size or (dataset.size if dataset else None)
+        train = self.train.resolve(precision)
+        if self.encoder.has_pretrained_tag and not train.start_from and not train.pretrained:
+            train = replace(train, pretrained="timm")
         resolved = replace(
             self,
             data=replace(self.data, image_size=size),
             encoder=self.encoder.resolve(),
             method_settings=self.method_settings.resolve(dataset),
-            train=self.train.resolve(precision),
+            train=train,
         )
         group, batch = resolved.encoder.bn_group_size, resolved.train.batch_size
         if group and batch % group:
@@ -95,7 +106,7 @@ class RunSettings:
     def to_json(self) -> dict[str, Any]:
         """Return the settings by section, as config.json and records hold them."""
         return {
-            "data": to_json(self.data),
+            "data": self.data.to_json(),
             "encoder": to_json(self.encoder),
             "method": {"name": self.method, **to_json(self.method_settings)},
             "train": to_json(self.train),

@@ -15,6 +15,7 @@ from aag.data import DATASETS, ImageSet
 from aag.errors import AAGError, KernelsUnsupportedError, first_line
 from aag.methods import Method, MethodContext
 from aag.nets import Encoder, NetworkSettings
+from aag.nets.pretrained import load_pretrained
 from aag.provenance import provenance
 from aag.runs import Run, differences
 from aag.settings import TrainSettings, to_json
@@ -89,8 +90,11 @@ class Trainer:
             )
         # The last partial batch is dropped, and so are batches that do not fill a window.
         self.steps_per_epoch = len(images) // (settings.batch_size * window) * window
-        if settings.start_from and not (run and run.checkpoint.exists()):
-            load_start_weights(encoder, settings.start_from)
+        if not (run and run.checkpoint.exists()):
+            if settings.start_from:
+                load_start_weights(encoder, settings.start_from)
+            if settings.pretrained:
+                load_pretrained(encoder, settings.pretrained)
         freeze(encoder, settings.freeze)
         method.settings = method.settings.resolve(DATASETS.get(images.name))
         with torch.random.fork_rng(devices=[]):  # layers that the method makes start by the seed, too
@@ -112,7 +116,10 @@ class Trainer:
                 self.run.start(self.run_settings, self.run_name)
             self._stack.enter_context(torch.random.fork_rng(devices=[]))
             self.prepare()
-            return self._fit()
+            try:
+                return self._fit()
+            finally:
+                self._tell("on_end")
 
     @property
     def epoch(self) -> int:
@@ -202,7 +209,8 @@ class Trainer:
             if not plain:
                 self._tell("on_ready", seconds)
             where = {**provenance(str(self.runtime.device)), "threads": torch.get_num_threads()}
-            self.log({"kind": "start", **self.position(), **where, "runtime": str(self.runtime)})
+            about = {"runtime": str(self.runtime), "images": len(self.image_set)}
+            self.log({"kind": "start", **self.position(), **where, **about})
         if not resumed:
             self._tell("on_epoch")
             self._save()

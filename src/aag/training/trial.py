@@ -59,7 +59,7 @@ def measure_speed(
         build_encoder(settings, sets[0], copy.deepcopy(backbone)),
         copy.deepcopy(method) or settings.new_method(),
         sets[0],
-        replace(train, epochs=10**6 * train.rounds, start_from=None),
+        replace(train, epochs=10**6 * train.rounds, start_from=None, pretrained=None),
         callbacks=(KNN(*sets, every=0), Health(every=0), watch),
         should_stop=watch.is_over,
         **runtime,

@@ -1,0 +1,78 @@
+"""aag cluster"""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from aag.cli.output import Printer, print_rows
+from aag.cli.parsing import parse
+from aag.cli.serving import embedding_progress
+from aag.serving.clusters import Clustering, clusters_sheet, find_clusters, write_clusters
+from aag.serving.embed import Embedder, load_or_embed
+from aag.serving.sheets import write_sheet
+from aag.serving.table import EmbeddingTable
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Group similar images by k-means on their embeddings."""
+
+    model: Annotated[Path, tyro.conf.arg(metavar="MODEL")]
+    """Run folder or .safetensors file."""
+    images: Annotated[str, tyro.conf.arg(metavar="IMAGES")]
+    """Folder, .npz, known data set, or embeddings file of aag embed."""
+    clusters: int | None = None
+    """Number of clusters. Default: of 2 to 64, the most with a silhouette of at least 90 % of the best."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("clusters.csv")
+    """CSV to write (-o): path, cluster, distance to the cluster's centre."""
+    sheet: str = "clusters.png"
+    """Contact sheet to write: the most central images of each cluster. none: no sheet."""
+    examples: int = 10
+    """Images per cluster on the contact sheet."""
+    seed: int = 0
+    """Seed of k-means."""
+    json: bool = False
+    """Print JSON."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    data_root: Path | None = None
+    """Where data sets and embeddings are stored. Default: $AAG_DATA, else the cache folder."""
+
+
+def run(arguments: list[str]) -> int:
+    options = parse(Cluster, "cluster", arguments)
+    embedder = Embedder(options.model, device=options.device)
+    with embedding_progress() as progress:
+        table = load_or_embed(embedder, options.images, data_root=options.data_root, on_progress=progress)
+    found = find_clusters(table, options.clusters, seed=options.seed)
+    write_clusters(options.out, table, found)
+    if options.sheet != "none":
+        sheet = clusters_sheet(table, found, examples=options.examples, data_root=options.data_root)
+        write_sheet(Path(options.sheet), sheet)
+    print_rows([_row(table, found, cluster) for cluster in range(found.count)], as_json=options.json)
+    if options.json:
+        return 0
+    say = Printer()
+    if found.silhouettes:
+        best, value = max(found.silhouettes.values()), found.silhouettes.get(found.count, 0.0)
+        say(
+            f"{found.count} clusters: the most whose silhouette ({value:.3f}) is at least 90 % of the best ({best:.3f})"
+        )
+    if found.nmi is not None:
+        say(f"NMI with the known labels {found.nmi:.3f} (0: unrelated, 1: the same groups)")
+    sheet_note = f", contact sheet: {options.sheet}" if options.sheet != "none" else ""
+    say(f"clusters of all images: {options.out}{sheet_note}")
+    return 0
+
+
+def _row(table: EmbeddingTable, found: Clustering, cluster: int) -> dict[str, Any]:
+    members = found.members(cluster)
+    row: dict[str, Any] = {"cluster": cluster + 1, "images": len(members)}
+    row["mean distance"] = round(found.distances[members].mean().item(), 4)
+    if "label" in table.columns:
+        label, count = Counter(table.columns["label"][i] for i in members).most_common(1)[0]
+        row["most common label"] = f"{label} ({count / len(members):.0%})"
+    return row | {"most central": table.names[members[0]]}

@@ -1,0 +1,76 @@
+"""aag dedupe"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from aag.cli.output import Printer, print_rows
+from aag.cli.parsing import parse
+from aag.cli.serving import embedding_progress
+from aag.serving.dedupe import THRESHOLD, Duplicate, duplicates_sheet, find_duplicates, write_duplicates
+from aag.serving.embed import Embedder, load_or_embed
+from aag.serving.sheets import write_sheet
+from aag.text import pluralize
+
+ROWS = 20  # printed; the .csv has all
+
+
+@dataclass(frozen=True)
+class Dedupe:
+    """Find near-duplicate images and suggest which of each group to keep. Deletes nothing."""
+
+    model: Annotated[Path, tyro.conf.arg(metavar="MODEL")]
+    """Run folder or .safetensors file."""
+    images: Annotated[str, tyro.conf.arg(metavar="IMAGES")]
+    """Folder, .npz, known data set, or embeddings file of aag embed."""
+    threshold: float = THRESHOLD
+    """Cosine from which two images count as duplicates. Lower finds more, and more that are none."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("duplicates.csv")
+    """CSV to write (-o): group, keep, path, cosine, identical, width, height, bytes."""
+    sheet: str = "duplicates.png"
+    """Contact sheet of the groups to write. none: no sheet."""
+    json: bool = False
+    """Print all groups as JSON."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    data_root: Path | None = None
+    """Where data sets and embeddings are stored. Default: $AAG_DATA, else the cache folder."""
+
+
+def run(arguments: list[str]) -> int:
+    options = parse(Dedupe, "dedupe", arguments)
+    embedder = Embedder(options.model, device=options.device)
+    with embedding_progress() as progress:
+        table = load_or_embed(embedder, options.images, data_root=options.data_root, on_progress=progress)
+    found = find_duplicates(table, threshold=options.threshold, device=embedder.device)
+    write_duplicates(options.out, found)
+    if options.sheet != "none" and found:
+        write_sheet(Path(options.sheet), duplicates_sheet(table, found, data_root=options.data_root))
+    if options.json:
+        rows = [{name: value for name, value in asdict(each).items() if name != "index"} for each in found]
+        print_rows(rows, as_json=True)
+        return 0
+    say = Printer()
+    if not found:
+        say(f"no near-duplicates among {len(table):,} images at a cosine of {options.threshold:g}")
+        return 0
+    print_rows([_row(each) for each in found[:ROWS]])
+    if len(found) > ROWS:
+        say(f"and {len(found) - ROWS:,} more rows in {options.out}")
+    groups, identical = found[-1].group, sum(each.identical for each in found)
+    could_go = f"{len(found) - groups:,} of {len(table):,} images could go"
+    say(f"{pluralize(groups, 'group')}; {could_go}, {identical:,} of them identical to the one to keep")
+    largest = sum(each.group == 1 for each in found)
+    if largest > len(table) / 2:
+        say(f"one group has {largest:,} of {len(table):,} images: raise --threshold, or train longer")
+    sheet = f", contact sheet: {options.sheet}" if options.sheet != "none" else ""
+    say(f"nothing was deleted; list: {options.out}{sheet}")
+    return 0
+
+
+def _row(each: Duplicate) -> dict[str, Any]:
+    what = "keep" if each.keep else "identical" if each.identical else "similar"
+    size = f"{each.width}×{each.height}" if each.width else "–"
+    return {"group": each.group, "": what, "cosine": each.cosine, "size": size, "bytes": each.bytes, "path": each.path}

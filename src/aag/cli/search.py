@@ -1,0 +1,58 @@
+"""aag search"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from aag.cli.output import Printer, print_rows
+from aag.cli.parsing import parse
+from aag.cli.serving import embedding_progress
+from aag.errors import AAGError
+from aag.serving.embed import Embedder, load_or_embed
+from aag.serving.search import search, search_sheet
+from aag.serving.sheets import write_sheet
+
+
+@dataclass(frozen=True)
+class Search:
+    """Find the images nearest to query images, by the cosine of their embeddings."""
+
+    model: Annotated[Path, tyro.conf.arg(metavar="MODEL")]
+    """Run folder or .safetensors file."""
+    images: Annotated[str, tyro.conf.arg(metavar="IMAGES")]
+    """Folder, .npz, known data set, or embeddings file of aag embed."""
+    queries: Annotated[tuple[str, ...], tyro.conf.arg(metavar="QUERY ...")]
+    """Image files to find neighbours of."""
+    k: int = 12
+    """Neighbours per query."""
+    sheet: str = "search.png"
+    """Contact sheet to write: the queries and their neighbours. none: no sheet."""
+    json: bool = False
+    """Print JSON."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    data_root: Path | None = None
+    """Where data sets and embeddings are stored. Default: $AAG_DATA, else the cache folder."""
+
+
+def run(arguments: list[str]) -> int:
+    options = parse(Search, "search", arguments)
+    if not options.queries:
+        raise AAGError("no query given; name an image file after the images")
+    embedder = Embedder(options.model, device=options.device)
+    with embedding_progress() as progress:
+        table = load_or_embed(embedder, options.images, data_root=options.data_root, on_progress=progress)
+    found = search(embedder, table, options.queries, k=options.k)
+    rows = [asdict(each) for each in found]
+    for row in rows:
+        del row["index"]
+        if len(options.queries) == 1 and not options.json:
+            del row["query"]
+    print_rows(rows, as_json=options.json)
+    if options.sheet != "none":
+        write_sheet(Path(options.sheet), search_sheet(table, found, data_root=options.data_root))
+        if not options.json:
+            Printer()(f"contact sheet: {options.sheet}")
+    return 0

@@ -1,0 +1,324 @@
+"""Decode a folder's images once, into a memory-mapped file in the cache folder.
+
+    CACHE/images/NAME-HASH/KEY.u8       uint8 [N, 3, S, S], append-only
+                           KEY.jsonl    the journal: one line per chunk that was written, and a last one when complete
+
+NAME-HASH stands for the folder and the settings; KEY for the path, size and modification time of each file. A store
+whose KEY differs is stale and is deleted once the new one is complete. Whatever interrupts a process, the next one
+continues after the last chunk of the journal whose pixels have the hash that the journal has.
+"""
+
+import errno
+import hashlib
+import json
+import logging
+import mmap
+import os
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from aag.data.arrays import run_in_threads
+from aag.data.decoding import Chunk, decode_files
+from aag.data.stores import store_root
+from aag.data.summary import PixelSummary, content_hash, summarize_chunk
+from aag.errors import AAGError
+from aag.files import atomic_write_path
+from aag.text import readable_bytes
+
+Progress = Callable[[int, int], None]  # files done, files in all
+_log = logging.getLogger(__name__)
+_DECODER = 2  # increase it when the same file gives other pixels
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 names it
+
+
+@dataclass
+class StoredImages:
+    """Decoded files: images uint8 [N, 3, S, S], the files that could not be read with the reason, and a summary."""
+
+    images: np.ndarray
+    failures: dict[int, str]
+    summary: PixelSummary
+
+
+@dataclass
+class _State:
+    """What a journal says."""
+
+    files: int = 0
+    failures: dict[int, str] = field(default_factory=dict)
+    summary: PixelSummary = field(default_factory=PixelSummary)
+    bytes: int = 0  # of the journal, up to the end of the last line that counts
+    complete: bool = False
+
+
+def open_images(
+    folder: Path,
+    paths: Sequence[str],
+    size: int,
+    *,
+    root: str | Path | None = None,
+    variant: str = "",
+    progress: Progress | None = None,
+) -> StoredImages:
+    """Return the images of files below a folder, cropped and resized to `size`; decode those that are not stored.
+
+    `variant` names what part of the folder the paths are: each has a store of its own. If the cache folder cannot be
+    written to, the images are decoded into memory.
+    """
+    store = Store(folder, paths, size, root, variant)
+    if (found := store.read()) is not None:
+        return found
+    try:
+        lock = store.lock()
+        lock.__enter__()
+    except OSError as error:
+        _log.warning("cannot write to %s (%s): images are decoded into memory", store.folder, error.strerror or error)
+        return _decode_to_memory(folder, paths, size, progress)
+    try:
+        return store.read() or store.build(progress)  # another process may have built it while this one waited
+    finally:
+        lock.__exit__(None, None, None)
+
+
+class Store:
+    """The files of one store."""
+
+    def __init__(self, source: Path, paths: Sequence[str], size: int, root: str | Path | None, variant: str) -> None:
+        self.source, self.paths, self.size = source, paths, size
+        absolute = os.fsencode(os.path.abspath(source))
+        slot = hashlib.sha256(b"\0".join((absolute, f"{size} {variant}".encode()))).hexdigest()[:12]
+        name = re.sub(r"\W+", "-", os.path.basename(os.fsdecode(absolute))).encode("utf-8", "replace").decode()
+        self.root = store_root(root)
+        self.folder = self.root / f"{name[:40]}-{size}-{slot}"
+        self.key = listing_key(source, paths, size)
+        self.pixels, self.journal = self.folder / f"{self.key}.u8", self.folder / f"{self.key}.jsonl"
+        self.row_bytes = 3 * size * size
+
+    def read(self) -> StoredImages | None:
+        """Map the images of a complete store; None if there is none."""
+        state = self._read_journal()
+        if not state.complete:
+            return None
+        rows = state.summary.count
+        try:
+            if os.path.getsize(self.pixels) != rows * self.row_bytes:
+                return None
+            images = _map(self.pixels, (rows, 3, self.size, self.size))
+        except OSError:
+            return None
+        return StoredImages(images, state.failures, state.summary)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Wait until no other process builds this store. The system releases the lock however this process ends."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as file:
+            try:
+                import fcntl  # not on Windows
+
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    _log.info("waiting for another process that decodes %s", self.source)
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            except (ImportError, OSError):  # Windows, or a file system without locks
+                pass
+            yield
+
+    def build(self, progress: Progress | None) -> StoredImages:
+        """Decode what the journal lacks. Call it inside `lock`."""
+        state, total = self._read_journal(verify=True), len(self.paths)
+        self._announce(total, total - state.files)
+        report = progress or (lambda done, total: None)
+        try:
+            # Unbuffered: an error belongs to the write that caused it.
+            with self.pixels.open("ab", buffering=0) as pixels, self.journal.open("ab", buffering=0) as journal:
+                pixels.truncate(state.summary.count * self.row_bytes)
+                journal.truncate(state.bytes)
+                report(state.files, total)
+                for chunk in decode_files(self.source, self.paths[state.files :], self.size):
+                    _write(pixels, chunk.images)
+                    _add(state, chunk)
+                    _write(journal, np.frombuffer(_line(state, chunk), np.uint8))
+                    report(state.files, total)
+                os.fsync(pixels.fileno())  # before the line that says so
+                _write(journal, np.frombuffer(b'{"complete": true}\n', np.uint8))
+        except OSError as error:
+            raise self._stopped(error) from error
+        self.delete_stale()
+        if (found := self.read()) is None:
+            raise AAGError(f"{self.folder} was deleted while it was written; run the same command again")
+        return found
+
+    def _announce(self, total: int, missing: int) -> None:
+        needed, gone = missing * self.row_bytes, total - missing
+        free = shutil.disk_usage(self.folder).free
+        images = f"{total:,} images to {self.size}×{self.size}"
+        if needed > free:
+            raise AAGError(
+                f"decoding {images} takes {readable_bytes(needed)} and {self.root} has {readable_bytes(free)} free; "
+                "set AAG_DATA to a folder on a larger disk, or use a smaller --image-size"
+            )
+        resumed = f" ({gone:,} are done)" if gone else ""
+        _log.info("decoding %s: %s in %s%s", images, readable_bytes(total * self.row_bytes), self.root, resumed)
+
+    def _stopped(self, error: OSError) -> AAGError:
+        done, total = self._read_journal().files, len(self.paths)
+        advice = "run the same command again to continue"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            needed = readable_bytes((total - done) * self.row_bytes)
+            advice = f"free {needed}, or set AAG_DATA to a folder on a larger disk; then {advice}"
+        kept = f"{done:,} of {total:,} images are decoded and kept"
+        return AAGError(f"cannot write {self.pixels}: {error.strerror or error}; {kept}; {advice}")
+
+    def delete_stale(self) -> None:
+        """Delete what was decoded before files changed. Call it inside `lock`."""
+        for entry in self.folder.iterdir():
+            if not entry.name.startswith((self.key, ".lock")):
+                with suppress(OSError):  # in use, on Windows
+                    entry.unlink()
+                    _log.info("deleted %s, decoded before files of %s changed", entry, self.source)
+
+    def _read_journal(self, verify: bool = False) -> _State:
+        """Return what the journal says. With `verify`, stop at the first chunk whose pixels are not those it hashed."""
+        state = _State()
+        with suppress(OSError), self.journal.open("rb") as journal, _optional(self.pixels) as pixels:
+            for line in journal:
+                with suppress(ValueError, KeyError, TypeError, AttributeError):  # damaged, or cut off
+                    entry = json.loads(line if line.endswith(b"\n") else b"")
+                    if entry.get("complete"):
+                        state.complete = True
+                        break
+                    if verify and not self._is_intact(pixels, state, entry):
+                        break
+                    state.files = entry["files"]
+                    state.failures |= {place: reason for place, reason in entry["failures"]}
+                    state.summary = PixelSummary(entry["rows"], np.array(entry["sums"]), bytes.fromhex(entry["digest"]))
+                    state.bytes += len(line)
+                    continue
+                break
+        return state
+
+    def _is_intact(self, pixels: IO[bytes] | None, state: _State, entry: dict[str, Any]) -> bool:
+        rows = entry["rows"] - state.summary.count
+        content = pixels.read(rows * self.row_bytes) if pixels else b""
+        if len(content) != rows * self.row_bytes:
+            return False
+        images = np.frombuffer(content, np.uint8).reshape(rows, 3, self.size, self.size)
+        summary = PixelSummary(state.summary.count, state.summary.sums, state.summary.digest)
+        summary.add(summarize_chunk(images))
+        return summary.digest.hex() == entry["digest"]
+
+
+def listing_key(folder: Path, paths: Sequence[str], size: int) -> str:
+    """Return a hash of the path, size and modification time of each file, the size of the images and the decoder."""
+    digest = hashlib.sha256(f"{_DECODER} {size} {len(paths)}".encode())
+    base = os.path.join(folder, "")
+    for start in range(0, len(paths), 4096):
+        part = paths[start : start + 4096]
+        stamps = np.full((len(part), 2), -1, np.int64)
+        for row, path in enumerate(part):
+            with suppress(OSError):  # gone, or a loop of links: decoding gives the reason
+                status = os.stat(base + path)
+                stamps[row] = status.st_size, status.st_mtime_ns
+        digest.update(os.fsencode("\0".join(part)))
+        digest.update(stamps.data)
+    return digest.hexdigest()[:16]
+
+
+def hash_files(folder: Path, paths: Sequence[str], root: str | Path | None = None) -> np.ndarray:
+    """Return a hash uint64 [N] of each file's content, read once and then kept in the cache folder."""
+    store = Store(folder, paths, 0, root, "hashes")
+    file = store.folder / f"{store.key}.npy"
+    with suppress(OSError, ValueError, EOFError):
+        if len(kept := np.load(file)) == len(paths):
+            return np.asarray(kept, np.uint64)
+    hashes = np.zeros(len(paths), np.uint64)
+
+    def hash_range(indices: range) -> None:
+        for i in indices:
+            with suppress(OSError):  # decoding gives the reason
+                if stat.S_ISREG(os.stat(folder / paths[i]).st_mode):  # reading a pipe would block
+                    hashes[i] = content_hash((folder / paths[i]).read_bytes())
+
+    run_in_threads(hash_range, len(paths))
+    try:
+        with store.lock():
+            with atomic_write_path(file) as temporary, temporary.open("xb") as out:
+                np.save(out, hashes)
+            store.delete_stale()
+    except OSError as error:
+        _log.warning("cannot write %s: %s", file, error.strerror or error)
+    return hashes
+
+
+def _add(state: _State, chunk: Chunk) -> None:
+    state.failures |= {state.files + place: reason for place, reason in chunk.failures.items()}
+    state.files += chunk.files
+    state.summary.add(chunk.summary)
+
+
+def _line(state: _State, chunk: Chunk) -> bytes:
+    first = state.files - chunk.files
+    entry = {
+        "files": state.files,
+        "rows": state.summary.count,
+        "sums": state.summary.sums.tolist(),
+        "digest": state.summary.digest.hex(),
+        "failures": [[first + place, reason] for place, reason in chunk.failures.items()],
+    }
+    return json.dumps(entry).encode() + b"\n"
+
+
+def _write(file: IO[bytes], content: np.ndarray) -> None:
+    """Write all bytes: a system call may write only some."""
+    rest = content.reshape(-1)
+    while len(rest):
+        rest = rest[file.write(rest.data) :]
+
+
+@contextmanager
+def _optional(path: Path) -> Iterator[IO[bytes] | None]:
+    if not path.exists():
+        yield None
+        return
+    with path.open("rb") as file:
+        yield file
+
+
+def _map(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Map a file copy-on-write: torch expects memory that can be written to, and the file must not change."""
+    if shape[0] == 0:
+        return np.empty(shape, np.uint8)
+    with path.open("rb") as file:
+        if sys.platform == "linux":
+            # Without NORESERVE, Linux refuses to map more than the memory it has.
+            flags, protection = mmap.MAP_PRIVATE | _MAP_NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+            mapped = mmap.mmap(file.fileno(), 0, flags=flags, prot=protection)
+        else:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    return np.frombuffer(mapped, np.uint8).reshape(shape)
+
+
+def _decode_to_memory(folder: Path, paths: Sequence[str], size: int, progress: Progress | None) -> StoredImages:
+    try:
+        images = np.empty((len(paths), 3, size, size), np.uint8)
+    except MemoryError:
+        what = f"{len(paths):,} images of {size}×{size} pixels"
+        raise AAGError(f"{what} do not fit into memory; set AAG_DATA to a folder that can be written to") from None
+    state = _State()
+    for chunk in decode_files(folder, paths, size):
+        images[state.summary.count : state.summary.count + len(chunk.images)] = chunk.images
+        _add(state, chunk)
+        if progress:
+            progress(state.files, len(paths))
+    return StoredImages(images[: state.summary.count], state.failures, state.summary)

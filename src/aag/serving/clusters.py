@@ -1,0 +1,133 @@
+"""Group images by k-means on their embeddings."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from aag.cluster import kmeans, mutual_information
+from aag.errors import AAGError
+from aag.files import write_bytes
+from aag.serving.search import picture_loader
+from aag.serving.sheets import Section, Tile, make_sheet
+from aag.serving.table import EmbeddingTable
+
+GRID = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)  # numbers of clusters that are tried
+SAMPLE, SILHOUETTE_SAMPLE = 10_000, 2000  # images that the number of clusters is chosen on
+TOLERANCE = 0.9  # of the best silhouette
+RESTARTS = 3  # of k-means; the one with the closest images is taken
+
+
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """A grouping of N images into k clusters, the largest first."""
+
+    labels: Tensor  # int64 [N], 0 … k − 1
+    distances: Tensor  # float32 [N], Euclidean, of each image to its centre
+    silhouettes: dict[int, float]  # by number of clusters tried; empty where it was given
+    nmi: float | None  # normalised mutual information with known labels, 0 to 1
+
+    @property
+    def count(self) -> int:
+        return int(self.labels.max()) + 1
+
+    def members(self, cluster: int) -> list[int]:
+        """Return the rows of a cluster, the most central first."""
+        rows = (self.labels == cluster).nonzero().flatten()
+        return rows[self.distances[rows].argsort(stable=True)].tolist()
+
+
+def find_clusters(table: EmbeddingTable, count: int | None = None, *, seed: int = 0) -> Clustering:
+    """Cluster embeddings by k-means. Without a count, `choose_count` chooses it. Empty clusters are dropped."""
+    x = table.embeddings
+    if count is not None and not 1 <= count <= len(x):
+        raise AAGError(f"--clusters {count} does not fit {len(x):,} images; use 1 to {len(x):,}")
+    silhouettes = {} if count is not None or len(x) < 4 else _silhouettes(x, seed)
+    if count is None:
+        count = choose_count(silhouettes)
+    labels, centres = _best_kmeans(x, count, seed)
+    sizes = labels.bincount(minlength=count)
+    order = sizes.argsort(descending=True, stable=True)
+    order = order[sizes[order] > 0]
+    number = torch.empty(count, dtype=torch.int64)
+    number[order] = torch.arange(len(order))
+    distances = (x - centres[labels]).norm(dim=1)
+    return Clustering(number[labels], distances, silhouettes, _nmi(table, labels))
+
+
+def choose_count(silhouettes: dict[int, float]) -> int:
+    """Return the most clusters whose mean silhouette is at least 90 % of the best.
+
+    The best alone is often 2, by a small margin, because clusters of photographs overlap. Where there are clear
+    clusters, more than these have a much lower silhouette.
+    """
+    best = max(silhouettes.values(), default=0.0)
+    return max((count for count, value in silhouettes.items() if value >= TOLERANCE * best), default=1)
+
+
+def write_clusters(path: Path, table: EmbeddingTable, clustering: Clustering) -> None:
+    """Write path, cluster (from 1) and distance to its centre as CSV, atomically."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["path", "cluster", "distance"])
+    for name, label, distance in zip(
+        table.names, clustering.labels.tolist(), clustering.distances.tolist(), strict=True
+    ):
+        writer.writerow([name, label + 1, f"{distance:.6f}"])
+    write_bytes(path, out.getvalue().encode())
+
+
+def clusters_sheet(
+    table: EmbeddingTable,
+    clustering: Clustering,
+    *,
+    examples: int = 10,
+    clusters: Sequence[int] | None = None,
+    data_root: str | Path | None = None,
+) -> Image.Image:
+    """Return a contact sheet with the most central images of each cluster."""
+    load = picture_loader(table, 96, data_root=data_root)
+    sections = []
+    for cluster in range(clustering.count) if clusters is None else clusters:
+        members = clustering.members(cluster)
+        tiles = [Tile(load(row), (table.names[row],)) for row in members[:examples]]
+        sections.append(Section(tiles, f"Cluster {cluster + 1}", f"{len(members):,} images"))
+    return make_sheet(sections, title="Most central images of each cluster", columns=10, size=96)
+
+
+def _best_kmeans(x: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return labels and centres of the restart with the least squared distance."""
+    best: tuple[float, Tensor, Tensor] | None = None
+    for restart in range(RESTARTS):
+        labels, centres = kmeans(x, count, seed=seed, epoch=restart)
+        inertia = (x - centres[labels]).square().sum().item()
+        if best is None or inertia < best[0]:
+            best = inertia, labels, centres
+    assert best is not None
+    return best[1], best[2]
+
+
+def _silhouettes(x: Tensor, seed: int) -> dict[int, float]:
+    from sklearn.metrics import silhouette_score
+
+    sample = x[torch.linspace(0, len(x) - 1, min(len(x), SAMPLE)).long()]
+    found = {}
+    for count in (count for count in GRID if 2 * count <= len(sample)):
+        labels = _best_kmeans(sample, count, seed)[0].numpy()
+        some = slice(None, None, -(-len(sample) // SILHOUETTE_SAMPLE))
+        if len(set(labels[some].tolist())) > 1:
+            found[count] = float(silhouette_score(sample[some].numpy(), labels[some]))
+    return found
+
+
+def _nmi(table: EmbeddingTable, labels: Tensor) -> float | None:
+    known = table.columns.get("label")
+    if known is None:
+        return None
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(known))}
+    return mutual_information(labels, torch.tensor([numbers[name] for name in known])).item()

@@ -1,0 +1,70 @@
+"""Decode JPEGs on the GPU by nvJPEG, through torchvision."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+from torchvision.io import ImageReadMode, decode_jpeg
+
+from aag.data.decode import UnreadableImageError, decode
+
+# Values of the EXIF tag Orientation: (transpose, then flip left to right, flip top to bottom).
+_ORIENTATIONS = {
+    2: (False, True, False), 3: (False, True, True), 4: (False, False, True), 5: (True, False, False),
+    6: (True, True, False), 7: (True, True, True), 8: (True, False, True),
+}  # fmt: skip
+
+
+def decode_batch(paths: list[Path], size: int, device: torch.device) -> tuple[Tensor, dict[int, str]]:
+    """Return files as uint8 [n, 3, size, size] on the GPU, and the reasons of those that cannot be read.
+
+    Files that are no plain RGB or grey JPEG, and those that nvJPEG refuses, are decoded by the CPU. The centre square
+    is cropped and resized as there, but from the full resolution: pixels differ by a few grey levels.
+    """
+    images = torch.zeros(len(paths), 3, size, size, dtype=torch.uint8, device=device)
+    failures: dict[int, str] = {}
+    for place, path in enumerate(paths):
+        pixels = _decode_jpeg(path, device)
+        if pixels is not None:
+            images[place] = _resize_square(pixels, size)
+            continue
+        try:
+            images[place] = torch.from_numpy(decode(path, size).copy()).to(device).permute(2, 0, 1)
+        except UnreadableImageError as reason:
+            failures[place] = str(reason)
+    return images, failures
+
+
+def _decode_jpeg(path: Path, device: torch.device) -> Tensor | None:
+    """Return a JPEG as uint8 [3, H, W], upright; None where the CPU should decode it."""
+    with suppress(Exception):  # whatever is wrong with the file, the CPU finds the reason
+        if path.is_file() and path.stat().st_size:
+            with Image.open(path, formats=["JPEG"]) as header:
+                limit = Image.MAX_IMAGE_PIXELS or header.width * header.height
+                if header.mode not in ("RGB", "L") or header.width * header.height > limit:
+                    return None
+                orientation = header.getexif().get(0x0112, 1)
+            encoded = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+            return _upright(decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device), orientation)
+    return None
+
+
+def _upright(pixels: Tensor, orientation: int) -> Tensor:
+    transpose, flip_x, flip_y = _ORIENTATIONS.get(orientation, (False, False, False))
+    pixels = pixels.transpose(1, 2) if transpose else pixels
+    return pixels.flip([axis for axis, wanted in ((2, flip_x), (1, flip_y)) if wanted])
+
+
+def _resize_square(pixels: Tensor, size: int) -> Tensor:
+    """Crop the centre square of [3, H, W] and resize it with an antialiased bicubic filter."""
+    height, width = pixels.shape[1:]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    square = pixels[:, top : top + side, left : left + side]
+    if side == size:
+        return square
+    resized = F.interpolate(square[None].float(), (size, size), mode="bicubic", antialias=True)
+    return resized[0].round().clamp(0, 255).to(torch.uint8)

@@ -1,0 +1,176 @@
+"""Embed to a file in parts: after an interruption the same call continues, and a killed process loses one part."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from aag.errors import AAGError
+from aag.files import explain_write_errors, write_bytes
+from aag.serving.embed import Embedder, ProgressCall, ignore_warnings
+from aag.serving.sources import ImageSource
+from aag.serving.table import EmbeddingTable, check_format, read_parquet, read_table, write_table, write_tables
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What `embed_to_file` did."""
+
+    file: Path
+    count: int  # rows in the file
+    new: int  # images embedded by this call; the others were there
+    skipped: list[str]  # "path: reason"
+    skipped_file: Path | None
+
+
+def embed_to_file(
+    embedder: Embedder,
+    source: ImageSource,
+    out: Path,
+    *,
+    features: bool = False,
+    thumbnails: int = 0,
+    indices: range | None = None,
+    on_progress: ProgressCall | None = None,
+) -> Embedded:
+    """Embed images to a .parquet, .npz or .csv. Parts are kept in OUT.parts until the file is complete.
+
+    A part belongs to one model, list of files and set of options; parts of others are discarded. If the file is there
+    already and made of the same, nothing is done. Files that cannot be read are listed in OUT.skipped.txt.
+    """
+    check_format(out)
+    indices = range(len(source)) if indices is None else indices
+    key = table_key(embedder, source, indices, features, thumbnails)
+    skipped_file = out.with_name(f"{out.name}.skipped.txt")
+    if (done := _completed(out, key)) is not None:
+        skipped = skipped_file.read_text(encoding="utf-8").splitlines() if skipped_file.exists() else []
+        return Embedded(out, done, 0, skipped, skipped_file if skipped else None)
+    with explain_write_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    parts = _Parts(out, key)
+    start = parts.stop(indices.start)
+    new = indices.stop - start
+
+    def progress(count: int, _: int) -> None:
+        if on_progress:
+            on_progress(start - indices.start + count, len(indices))
+
+    progress(0, 0)
+    rest = range(start, indices.stop)
+    with ignore_warnings():
+        for rows, table, skipped in embedder.embed(
+            source, rest, features=features, thumbnails=thumbnails, on_progress=progress
+        ):
+            parts.write(rows, table, skipped)
+    found = [*source.skipped, *parts.skipped()]
+    count = parts.merge()
+    if found:
+        write_bytes(skipped_file, "".join(f"{line}\n" for line in found).encode())
+    else:
+        skipped_file.unlink(missing_ok=True)
+    return Embedded(out, count, new, found, skipped_file if found else None)
+
+
+def table_key(embedder: Embedder, source: ImageSource, indices: range, features: bool, thumbnails: int) -> str:
+    """Return a hash of all that a table's content depends on."""
+    options = [embedder.model_hash, embedder.precision, embedder.decode, features, thumbnails, indices.start]
+    digest = hashlib.sha256(json.dumps([*options, indices.stop]).encode())
+    for state in source.states():
+        digest.update(state.encode() + b"\n")
+    return digest.hexdigest()[:24]
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Return (number, count) of a shard such as 3/8."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise AAGError(f"--shard {text!r} is not NUMBER/COUNT with numbers from 1, such as 3/8")
+    return int(match[1]), int(match[2])
+
+
+def shard_indices(total: int, number: int, count: int) -> range:
+    """Return the consecutive images of a shard: shards in order are the whole list."""
+    return range(total * (number - 1) // count, total * number // count)
+
+
+def _completed(out: Path, key: str) -> int | None:
+    """Return the number of rows of a file that was made of the same, else None."""
+    if not out.exists() or out.suffix.lower() == ".csv":  # a .csv does not say what it was made of
+        return None
+    try:
+        table = read_table(out, features=False, thumbnails=False)
+    except AAGError:
+        return None
+    return len(table) if table.metadata.get("key") == key else None
+
+
+class _Parts:
+    """The finished parts beside an output file, named by the images they cover."""
+
+    def __init__(self, out: Path, key: str) -> None:
+        self.out, self.key = out, key
+        self.folder = out.with_name(f"{out.name}.parts")
+        key_file = self.folder / "key"
+        with explain_write_errors(self.folder):
+            if self.folder.exists() and (not key_file.exists() or key_file.read_text() != key):
+                self._remove()
+            self.folder.mkdir(exist_ok=True)
+        write_bytes(key_file, key.encode())
+        self.files: list[Path] = []
+
+    def stop(self, start: int) -> int:
+        """Return the index after the finished parts, which begin at `start`."""
+        found = {}
+        for name in os.listdir(self.folder):
+            if match := re.fullmatch(r"(\d+)-(\d+)\.parquet", name):
+                found[int(match[1])] = (int(match[2]), self.folder / name)
+        while start in found and found[start][0] > start:
+            start, file = found[start]
+            self.files.append(file)
+        return start
+
+    def write(self, rows: range, table: EmbeddingTable, skipped: list[str]) -> None:
+        file = self.folder / f"{rows.start}-{rows.stop}.parquet"
+        metadata = {**table.metadata, "key": self.key, "skipped": json.dumps(skipped)}
+        write_table(file, replace(table, metadata=metadata))
+        self.files.append(file)
+
+    def skipped(self) -> list[str]:
+        return [line for part in self._read() for line in json.loads(part.metadata["skipped"])]
+
+    def merge(self) -> int:
+        """Write the output of all parts, atomically, remove the parts, and return the number of rows."""
+        count = 0
+
+        def rows() -> Iterator[EmbeddingTable]:
+            nonlocal count
+            for part in self._read(features=True, thumbnails=True):
+                count += len(part)
+                if len(part):
+                    yield replace(part, metadata={k: v for k, v in part.metadata.items() if k != "skipped"})
+
+        if not any(len(part) for part in self._read()):
+            reason = next(iter(self.skipped()), "it is empty")
+            self._remove()
+            raise AAGError(f"no readable image for {self.out}: {reason}")
+        write_tables(self.out, rows())
+        self._remove()
+        return count
+
+    def _read(self, **columns: Any) -> Iterator[EmbeddingTable]:
+        leave_out = {name for name in ("features", "thumbnail") if not columns}
+        for file in self.files:
+            yield read_parquet(file, leave_out)
+
+    def _remove(self) -> None:
+        """Remove our folder; what is not a part of ours in it, and so the folder, stays."""
+        for name in os.listdir(self.folder):
+            if name == "key" or re.fullmatch(r"\d+-\d+\.parquet|\..*\.tmp", name):
+                (self.folder / name).unlink(missing_ok=True)
+        if not os.listdir(self.folder):
+            shutil.rmtree(self.folder)

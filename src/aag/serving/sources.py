@@ -1,0 +1,140 @@
+"""Where images come from: a folder, single files, an .npz or a known data set. Each image has a name."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from aag import data
+from aag.data import DATASETS, ImageSet
+from aag.data.decode import UnreadableImageError, decode, resize_square
+from aag.data.folder import list_images
+from aag.errors import AAGError
+
+SPLIT_FOLDERS = {"train", "test", "val", "valid", "validation"}
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSource:
+    """N images by name. `paths` are their files, or `sets` their pixels."""
+
+    source: str  # a folder's absolute path, or a data set's name
+    names: list[str]
+    paths: list[Path] = field(default_factory=list)
+    sets: tuple[ImageSet, ...] = ()
+    skipped: list[str] = field(default_factory=list)  # "path: reason" of files that cannot be listed
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def load(self, index: int, size: int) -> np.ndarray:
+        """Return an image as uint8 [size, size, C]. Raises UnreadableImageError with a short reason."""
+        if self.paths:
+            return decode(self.paths[index], size)
+        for each in self.sets:
+            if index < len(each):
+                pixels = each.images[index].permute(1, 2, 0).contiguous().numpy()
+                if pixels.shape[0] == size:
+                    return pixels
+                return np.asarray(resize_square(Image.fromarray(pixels), size))
+            index -= len(each)
+        raise UnreadableImageError("no such image")
+
+    def states(self) -> Iterator[str]:
+        """Yield what changes when an image changes: name, size and time of its file, or a hash of the whole set."""
+        for each in self.sets:
+            yield f"{each.split} {each.fingerprint()}"
+        for name, path in zip(self.names, self.paths, strict=False):
+            try:
+                status = os.stat(path)
+                yield f"{name}\0{status.st_size}\0{status.st_mtime_ns}"
+            except OSError:
+                yield f"{name}\0"
+
+    def labels(self) -> list[str] | None:
+        """Return each image's class, by its labels or its subfolder; None where there are none."""
+        if self.sets:
+            if any(each.labels is None for each in self.sets):
+                return None
+            return [each.classes[label] for each in self.sets for label in each.labels.tolist()]  # type: ignore[union-attr]
+        return class_folders(self.names)
+
+
+def class_folders(names: Sequence[str]) -> list[str] | None:
+    """Return the first folder of each name below train/ or test/; None unless there are two, and all images in one."""
+    split = [name.split("/") for name in names]
+    if all(parts[0].lower() in SPLIT_FOLDERS for parts in split):
+        split = [parts[1:] for parts in split]
+    found = [parts[0] if len(parts) > 1 else "" for parts in split]
+    return found if len(set(found)) > 1 and "" not in found else None
+
+
+def open_source(
+    images: str | Path | Sequence[str | Path], size: int, *, data_root: str | Path | None = None
+) -> ImageSource:
+    """Find the images of a folder, of files, of an .npz or of a known data set.
+
+    A folder's images are named by their path inside it, files as they are given, and those of an .npz or a data set
+    `train/00012`. Of several folders, the names start with the folder. `size` is the side that sets are resized to.
+    """
+    given = [images] if isinstance(images, str | Path) else list(images)
+    if not given:
+        raise AAGError("no images given; give a folder, files, an .npz or a data set")
+    if len(given) == 1 and (str(given[0]) in DATASETS or str(given[0]).lower().endswith(".npz")):
+        return _open_set(str(given[0]), size, data_root)
+    names: list[str] = []
+    paths: list[Path] = []
+    skipped: list[str] = []
+    for each in given:
+        path = Path(os.path.expanduser(each))
+        if os.path.isdir(path):
+            listing = list_images(path)
+            prefix = f"{path.as_posix().rstrip('/')}/" if len(given) > 1 else ""
+            names += [prefix + name for name in listing.images]
+            paths += [path / name for name in listing.images]
+            skipped += [prefix + line for line in listing.skipped]
+        elif os.path.lexists(path):
+            names.append(path.as_posix())
+            paths.append(path)
+        else:
+            raise AAGError(f"no such file or folder: {each}; give images, an .npz or one of {', '.join(DATASETS)}")
+    if not names:
+        raise AAGError(f"no image in {given[0]}" + (f" ({skipped[0]})" if skipped else ""))
+    keep = [_is_unicode(name) for name in names]
+    skipped += [f"{_printable(n)}: its name is not UTF-8; rename it" for n, k in zip(names, keep, strict=True) if not k]
+    source = Path(given[0]).expanduser().absolute() if len(given) == 1 else Path.cwd()
+    return ImageSource(
+        str(source if source.is_dir() else Path.cwd()),
+        [name for name, wanted in zip(names, keep, strict=True) if wanted],
+        [path for path, wanted in zip(paths, keep, strict=True) if wanted],
+        skipped=skipped,
+    )
+
+
+def reopen_source(source: str, names: list[str], size: int, *, data_root: str | Path | None = None) -> ImageSource:
+    """Return the images that a table of embeddings names, from where they came. Those that are gone fail to load."""
+    if source in DATASETS or source.lower().endswith(".npz"):
+        return _open_set(source, size, data_root)
+    return ImageSource(source, names, [Path(source, name) for name in names])
+
+
+def _open_set(source: str, size: int, data_root: str | Path | None) -> ImageSource:
+    train, test = data.load_pair(source, root=data_root, image_size=size)
+    sets = (train,) if test is None else (train, test)
+    names = [f"{each.split}/{i:05d}" for each in sets for i in range(len(each))]
+    return ImageSource(source if source in DATASETS else os.path.abspath(source), names, sets=sets)
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _printable(name: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in name)

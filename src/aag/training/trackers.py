@@ -1,0 +1,179 @@
+"""Experiment trackers as callbacks: TensorBoard, Weights & Biases, trackio.
+
+A tracker only watches: where it fails, for example without a network, it warns once and training goes on.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from aag.errors import AAGError, first_line, unknown
+from aag.files import write_json
+from aag.runs import flatten
+from aag.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from aag.training.trainer import Trainer
+
+TrackerName = Literal["tensorboard", "wandb", "trackio"]
+PROJECT = "aag"
+POSITION = ("kind", "epoch", "step")  # of a row; the rest are its values
+
+
+class Tracker(Callback):
+    """Base class: turns the logged rows into named values by step, and keeps failures away from training."""
+
+    package: ClassVar[str]
+
+    def __init__(self, project: str = PROJECT) -> None:
+        if find_spec(self.package) is None:
+            raise AAGError(
+                f'--track {self.package} needs a package; install it with: pip install "aag[{self.package}]"'
+            )
+        self.project = project
+        self.is_open = False
+
+    def open(self, trainer: "Trainer", settings: dict[str, Any]) -> None:
+        """Start to track a run, or resume. `settings`: plain values by option."""
+        raise NotImplementedError
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def on_start(self, trainer: "Trainer") -> None:
+        if trainer.epoch < trainer.settings.epochs:
+            settings = flatten(trainer.run_settings)
+            self.is_open = self._try(
+                lambda: self.open(trainer, {name: _plain(value) for name, value in settings.items()})
+            )
+
+    def on_log(self, trainer: "Trainer", row: dict[str, Any]) -> None:
+        values = row_values(row)
+        if self.is_open and values:
+            self.is_open = self._try(lambda: self.write(values, row["step"]))
+
+    def on_end(self, trainer: "Trainer") -> None:
+        if self.is_open:
+            self._try(self.close)
+            self.is_open = False
+
+    def _try(self, work: Callable[[], None]) -> bool:
+        try:
+            work()
+        except Exception as error:  # no network, no account, a full disk: whatever it is, training is worth more
+            line = f"--track {self.package} failed, and training goes on without it: {first_line(error)[:200]}"
+            print(f"warning: {line}", file=sys.stderr)
+            return False
+        return True
+
+
+class TensorBoard(Tracker):
+    """Write event files to the run's folder `tensorboard`: `tensorboard --logdir runs` shows all runs."""
+
+    package = "tensorboard"
+
+    def open(self, trainer: "Trainer", settings: dict[str, Any]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
+
+        if trainer.run is None:
+            raise AAGError("TensorBoard writes into a run folder; give the trainer a run")
+        step = trainer.position()["step"]
+        # Rows after the checkpoint will be logged again: their first versions are hidden.
+        folder = str(trainer.run.folder / "tensorboard")
+        self.writer = SummaryWriter(folder, purge_step=step + 1 if step else None)
+        if step == 0:
+            for summary in hparams(settings, {}):
+                self.writer._get_file_writer().add_summary(summary)
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()  # rows are few, and a killed run should show them
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandB(Tracker):
+    """Log to Weights & Biases; its own settings, such as WANDB_MODE=offline, hold."""
+
+    package = "wandb"
+
+    def open(self, trainer: "Trainer", settings: dict[str, Any]) -> None:
+        import wandb
+
+        saved = _read_state(trainer)
+        self.tracked = wandb.init(
+            project=self.project,
+            name=trainer.run_name or None,
+            id=saved.get("wandb"),
+            resume="allow",
+            config=settings,
+            dir=trainer.run.folder if trainer.run else None,
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        if trainer.run:
+            write_json(trainer.run.tracker_file, {**saved, "wandb": self.tracked.id})
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        if step >= self.tracked.step:  # a resumed run repeats some rows exactly, and wandb takes no step twice
+            self.tracked.log(values, step=step)
+
+    def close(self) -> None:
+        self.tracked.finish()
+
+
+class Trackio(Tracker):
+    """Log to trackio's local dashboard: `trackio show --project aag`."""
+
+    package = "trackio"
+
+    def open(self, trainer: "Trainer", settings: dict[str, Any]) -> None:
+        import trackio
+
+        name = trainer.run_name or (trainer.run.folder.name if trainer.run else None)
+        self.tracked = trackio.init(project=self.project, name=name, config=settings, resume="allow", embed=False)
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        self.tracked.log(values, step=step)
+
+    def close(self) -> None:
+        self.tracked.finish()
+
+
+TRACKERS: dict[str, type[Tracker]] = {kind.package: kind for kind in (TensorBoard, WandB, Trackio)}
+
+
+def make_trackers(name: str | None) -> list[Tracker]:
+    """Return the tracker of this name in a list; none for None."""
+    if name is not None and name not in TRACKERS:
+        raise unknown("tracker", name, TRACKERS)
+    return [TRACKERS[name]()] if name else []
+
+
+def row_values(row: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of a logged row, named by its kind: epoch/loss, steps/loss, knn/knn, health/rank."""
+    if row["kind"] == "start":
+        return {}
+    numbers = {name: value for name, value in row.items() if name not in POSITION and isinstance(value, int | float)}
+    return {f"{row['kind']}/{name}": float(value) for name, value in numbers.items()} | {"epoch": float(row["epoch"])}
+
+
+def _plain(value: Any) -> str | int | float | bool:
+    """Return a setting as trackers take it: lists and None as text."""
+    return value if isinstance(value, str | int | float) else json.dumps(value)
+
+
+def _read_state(trainer: "Trainer") -> dict[str, Any]:
+    """Return what trackers remembered in the run folder; a damaged file is none."""
+    try:
+        found = json.loads(trainer.run.tracker_file.read_text()) if trainer.run else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

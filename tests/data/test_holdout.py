@@ -1,0 +1,99 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from aag import data
+from aag.data.holdout import choose_held_out
+
+
+def fill(folder: Path, count: int, classes: str = "abc", seed: int = 0) -> None:
+    rng = np.random.default_rng(seed)
+    for i in range(count):
+        path = folder / classes[i % len(classes)] / f"{seed}-{i:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8)).save(path)
+
+
+def contents(folder: Path, images: data.ImageSet) -> set[bytes]:
+    return {(folder / name).read_bytes() for name in images.names}
+
+
+def test_choice_keeps_both_sides_of_every_class():
+    rng = np.random.default_rng(0)
+    hashes = rng.integers(0, 2**64, 5000, np.uint64)
+    labels = np.concatenate([np.repeat(np.arange(100), 3), rng.integers(100, 110, 4500), np.full(200, -1)])
+    held_out = choose_held_out(hashes, labels, 0.1)
+    assert not held_out[labels == -1].any()
+    for number in range(110):
+        own = held_out[labels == number]
+        assert 0 < own.sum() < len(own)
+    large = labels >= 100
+    assert held_out[large].mean() == pytest.approx(0.1, abs=0.02)
+    assert (held_out[large] == (hashes[large] < 0.1 * 2**64)).all()
+
+
+def test_duplicates_are_on_one_side(refused):
+    hashes = np.array([5, 5, 9, 5, 2**63, 2**62], np.uint64)  # the hash 5 in both classes
+    assert choose_held_out(hashes, np.array([0, 0, 0, 1, 1, 1]), 0.25).tolist() == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+    refused(lambda: choose_held_out(hashes[:2], np.array([0, 0]), 0.1), "no class has two different images")
+
+
+def test_folder_is_split_by_content(tmp_path):
+    folder = tmp_path / "photos"
+    fill(folder, 150)
+    Image.new("RGB", (4, 4)).save(folder / "loose.png")
+    train, test = data.load_pair(folder, holdout=0.2)
+    assert len(train) + len(test) == 151
+    assert 10 < len(test) < 55
+    assert set(test.labels.tolist()) == {0, 1, 2}
+    assert (test.split, test.classes) == ("test", train.classes)
+    assert "loose.png" in train.names
+    assert train.labels[train.names.index("loose.png")] == -1
+    before = contents(folder, test)
+    for path in list(folder.glob("a/*.png"))[:40]:
+        path.rename(path.with_name(f"renamed {path.name}"))
+    fill(folder, 60, seed=1)
+    train, test = data.load_pair(folder, holdout=0.2)
+    assert before < contents(folder, test)
+    assert not before & contents(folder, train)
+    assert data.load(folder, split="test", holdout=0.2).names == test.names
+    assert set(data.load(folder, split="test", holdout=0.2, limit=5).names) < set(test.names)
+
+
+def test_arrays_are_split_by_pixels(tmp_path, refused):
+    images = np.random.default_rng(0).integers(0, 256, (100, 4, 4, 3), np.uint8)
+    labels = np.arange(100) % 4
+    np.savez(tmp_path / "a.npz", images=images, labels=labels)
+    train, test = data.load_pair(tmp_path / "a.npz", holdout=0.25)
+    assert len(train) + len(test) == 100
+    order = np.random.default_rng(1).permutation(100)
+    np.savez(tmp_path / "b.npz", images=images[order], labels=labels[order])
+    again = data.load_pair(tmp_path / "b.npz", holdout=0.25)[1]
+    assert sorted(again.images.flatten(1).tolist()) == sorted(test.images.flatten(1).tolist())
+    whole = data.load(tmp_path / "a.npz")
+    assert torch.equal(data.as_image_sets(whole, holdout=0.25)[1].images, test.images)
+    refused(lambda: data.as_image_sets(replace(whole, labels=None, classes=()), holdout=0.25), "has no labels")
+
+
+def test_wrong_uses_are_refused(tmp_path, refused):
+    refused(lambda: data.load_pair("sample", holdout=0.1), "sample has a test split", "leave out --holdout")
+    Image.new("RGB", (4, 4)).save(tmp_path / "1.png")
+    refused(lambda: data.load_pair(tmp_path, holdout=0.1), "has no labels", "--holdout")
+    refused(lambda: data.load_pair(tmp_path, holdout=0.9), "0.9", "at most 0.5")
+    refused(lambda: data.load_pair(tmp_path, holdout=0.1, labels="none"), "--labels none")
+    refused(lambda: data.load(tmp_path, labels="all"), "unknown labels 'all'")
+    for name in ("train/a/1.png", "train/b/2.png", "test/a/3.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    refused(lambda: data.load_pair(tmp_path, holdout=0.1), "has a test split")
