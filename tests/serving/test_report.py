@@ -12,7 +12,6 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
 from commands import aag_, refused
-from report_runs import CLASSES, HOSTILE, photograph_sets, trained_run
 
 from aag.errors import AAGError
 from aag.evaluate import knn_predict
@@ -21,6 +20,7 @@ from aag.runs import Run
 from aag.serving import write_report
 from aag.serving.classes import classify
 from aag.serving.gallery import Gallery, make_gallery
+from report_runs import CLASSES, HOSTILE, photograph_sets, trained_run
 
 
 @pytest.fixture(scope="module")

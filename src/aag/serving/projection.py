@@ -117,7 +117,7 @@ def _attraction(y: Tensor, row: Tensor, column: Tensor) -> Tensor:
 
 
 def _exact_repulsion(y: Tensor) -> Tensor:
-    """Return Σ_j (y_i − y_j) / (1 + |y_i − y_j|²)² / Z over all pairs, with Z = Σ_i≠j 1 / (1 + |y_i − y_j|²), [N, 2]."""
+    """Return Σ_j (y_i − y_j) / (1 + |y_i − y_j|²)² / Z over all pairs, with Z = Σ 1 / (1 + |y_i − y_j|²), [N, 2]."""
     difference = y[:, None] - y[None]
     kernel = 1 / (1 + difference.square().sum(dim=2))
     total = (kernel.sum() - len(y)).clamp_min(1e-12)  # without the pairs of a point with itself
