@@ -242,7 +242,9 @@ def _draw_lines(chart: LineChart, axes: "Axes") -> None:
     if low < 0 < high:
         axes.axhline(0, color=LIGHT["soft"], linewidth=0.8)
     if len(chart.lines) > 1 or chart.lines[0].name:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
+        longest = max(len(line.name) for line in chart.lines)
+        columns = 1 if longest > 22 else 2 if longest > 4 else 5
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0)
 
 
 def _draw_scatter(chart: ScatterChart, axes: "Axes") -> None:

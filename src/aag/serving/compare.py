@@ -13,7 +13,8 @@ from aag.serving.curves import make_charts
 from aag.text import duration
 
 MOST_LINES = 10  # in a chart; there are no more colours
-SHORT = 26  # characters of a name in a chart's legend
+NAMED_LINES = 4  # more are told apart by their numbers in the table
+SHORT = 30  # characters of a name in a chart's legend
 
 
 def compare_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -48,7 +49,8 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
     if path.is_dir():
         raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
     rows = compare_runs(runs)
-    numbered = [f"{place}: {_shorten(row['run'])}" for place, row in enumerate(rows, 1)]
+    few = len(rows) <= NAMED_LINES
+    numbered = [f"{place}: {_shorten(row['run'])}" if few else f"{place}" for place, row in enumerate(rows, 1)]
     charts = make_charts({name: run.metrics() for name, run in list(zip(numbered, runs, strict=True))[:MOST_LINES]})
     cells = []
     for place, row in enumerate(rows, 1):
