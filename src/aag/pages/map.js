@@ -8,7 +8,7 @@ const words = text => {
   return new Uint16Array(bytes.buffer);
 };
 
-for (const root of document.querySelectorAll(".map")) start(root);
+document.querySelectorAll(".map").forEach(start);
 
 function start(root) {
   const find = selector => root.querySelector(selector);
@@ -19,9 +19,8 @@ function start(root) {
   const canvas = find(".map-view canvas"), context = canvas.getContext("2d");
   const card = find(".map-card"), picture = card.querySelector("canvas"), caption = card.querySelector("figcaption");
   const legend = find(".map-legend"), search = find(".map-find"), found = find(".map-found");
-  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const dark = matchMedia("(prefers-color-scheme: dark)"), sheets = [];
   const view = { scale: 1, left: 0, top: 0, width: 0, height: 0, fit: 1 };
-  const sheets = [];
   let colouring = colourings[0], colours = [], inks = null, dot = null, image = null, pixels = null, ratio = 1;
   let matches = null, order = [], shown = -1, asked = false, at = -1;
 
@@ -87,6 +86,7 @@ function start(root) {
 
   function draw() {
     asked = false;
+    if (!view.width || !view.height) return; // not laid out yet, or hidden
     const begun = performance.now();
     const radius = ratio * Math.min(6, Math.max(1.6, 90 / Math.sqrt(count)) * (view.scale / view.fit) ** 0.3);
     const sameSize = image?.width === canvas.width && image.height === canvas.height;
@@ -288,8 +288,7 @@ function start(root) {
       made.append(total);
       return made;
     });
-    const all = () => colouring.classes.keys();
-    legend.replaceChildren(button("All", null, () => colouring.hidden.clear()),
+      legend.replaceChildren(button("All", null, () => colouring.hidden.clear()),
       button("None", null, () => { colouring.hidden = new Set(all()); }), ...entries);
   }
 

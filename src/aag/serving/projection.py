@@ -16,7 +16,7 @@ from aag.evaluate.knn import find_neighbours
 from aag.rng import keys, permutation, uniforms
 from aag.serving.neighbours import neighbour_graph
 
-LANDMARKS = 20_000
+LANDMARKS = 10_000
 NEIGHBOURS = 15  # of the attraction
 EARLY, LATE = 200, 450  # steps with and without exaggeration
 EXAGGERATION = 12.0
