@@ -38,7 +38,7 @@ def test_differing_settings_are_columns(folder):
     assert "batch_size" not in first
     assert (first["linear (features)"], second["linear (features)"]) == (None, 61.5)
     assert first["kNN"] == Run(folder / "b").metrics()[-1].get("knn", first["kNN"])
-    assert (first["epoch"], first["status"]) == (2, "complete")
+    assert (first["last_epoch"], first["status"]) == (2, "complete")
 
 
 def test_the_page_has_numbers_and_curves(folder, tmp_path):

@@ -88,7 +88,7 @@ function start(root) {
     asked = false;
     if (!view.width || !view.height) return; // not laid out yet, or hidden
     const begun = performance.now();
-    const radius = ratio * Math.min(6, Math.max(1.6, 90 / Math.sqrt(count)) * (view.scale / view.fit) ** 0.3);
+    const radius = ratio * Math.min(7, Math.max(1.8, 150 / Math.sqrt(count)) * (view.scale / view.fit) ** 0.3);
     const sameSize = image?.width === canvas.width && image.height === canvas.height;
     if (dot?.radius !== radius || !sameSize) dot = makeDot(radius);
     if (!sameSize) {

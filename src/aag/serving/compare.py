@@ -34,7 +34,7 @@ def compare_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
         status = run_status(run)
         last = {row["kind"]: row for row in run.metrics()}
         health = last.get("health", {})
-        row = {"run": name, **{option: _plain(flat.get(option)) for option in differing}, "epoch": status.epoch}
+        row = {"run": name, **{option: _plain(flat.get(option)) for option in differing}, "last_epoch": status.epoch}
         row["kNN"] = status.knn
         row |= {name: accuracy.get(name) for name in measured}
         row |= {key: health.get(key) for key in ("rank", "consistency", "alignment", "uniformity")}
@@ -58,7 +58,11 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
         cells.append([doc.Cell([f"{place}: {row['run']}"]), *values])
     heads = ["run", *(key.replace("_", " ") for key in rows[0] if key != "run")]
     caption = "Settings that differ between the runs, and their last numbers; accuracies in percent."
-    sections = [doc.Section("numbers", "Settings and numbers", [doc.Table("Runs", heads, cells, caption)], "Numbers")]
+    sections = [
+        doc.Section(
+            "numbers", "Settings and numbers", [doc.Table("Runs", heads, cells, caption, "list compact")], "Numbers"
+        )
+    ]
     blocks: list[doc.Block] = [doc.Charts(charts)] if charts else [doc.Paragraph("Nothing is logged yet.")]
     if len(runs) > MOST_LINES:
         blocks.append(doc.Paragraph(f"The curves show the first {MOST_LINES} of {len(runs)} runs.", "protocol"))
