@@ -289,7 +289,7 @@ function start(root) {
       return made;
     });
       legend.replaceChildren(button("All", null, () => colouring.hidden.clear()),
-      button("None", null, () => { colouring.hidden = new Set(all()); }), ...entries);
+      button("None", null, () => { colouring.hidden = new Set(colouring.classes.keys()); }), ...entries);
   }
 
   const recolour = () => { paint(); makeLegend(); redraw(); };
