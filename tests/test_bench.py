@@ -123,6 +123,13 @@ def test_methods_are_compared_with_the_first(record: dict[str, Any]) -> None:
     assert [row["size"] for row in section["between_epochs"]] == ["200 × 8"] * 3
 
 
+def test_the_use_of_an_encoder_is_measured(record: dict[str, Any]) -> None:
+    decoding, embed, search, dedupe = record["serving"]["rows"]
+    assert embed["share_of_decoding"] == pytest.approx(decoding["median_seconds"] / embed["median_seconds"])
+    assert search["size"].startswith("500 ×")
+    assert dedupe["per_second"] == pytest.approx(500 / dedupe["median_seconds"])
+
+
 def test_evaluation_and_startup_are_measured(record: dict[str, Any]) -> None:
     names = [row["name"] for row in record["evaluation"]["rows"]]
     assert [name.split()[0] for name in names] == ["weighted", "linear", "features", "weighted", "linear"]

@@ -36,16 +36,20 @@ def whiten(features: Tensor, dims: int = 256) -> Tensor:
 
 
 @torch.no_grad()
-def kmeans(x: Tensor, k: int, *, iterations: int = 20, seed: int = 0, epoch: int = 0) -> tuple[Tensor, Tensor]:
+def kmeans(
+    x: Tensor, k: int, *, iterations: int = 20, seed: int = 0, epoch: int = 0, start: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Run Lloyd's k-means on x [N, d]; return labels int64 [N] and the centroids [k, d] they are nearest to.
 
-    Starts from k different rows, drawn by (seed, epoch). An empty cluster takes part of a large one; in the result
-    some may still be empty.
+    Starts from the centroids `start` [k, d], or from k different rows, drawn by (seed, epoch). An empty cluster takes
+    part of a large one; in the result some may still be empty.
     """
     if not 1 <= k <= len(x):
         raise AAGError(f"k-means of {len(x)} points needs between 1 and {len(x)} clusters, not {k}")
-    draws = keys(seed, epoch, torch.arange(len(x), device=x.device), Stream.KMEANS_INIT)
-    centroids = x[torch.sort(draws, stable=True).indices[:k]]
+    if start is None:
+        draws = keys(seed, epoch, torch.arange(len(x), device=x.device), Stream.KMEANS_INIT)
+        start = x[torch.sort(draws, stable=True).indices[:k]]
+    centroids = start
     clusters = torch.arange(k, device=x.device)
     signs = torch.where(uniforms(keys(seed, epoch, clusters, Stream.KMEANS_SPLIT), x.shape[1]) < 0.5, 1, -1)  # [k, d]
     for _ in range(iterations):

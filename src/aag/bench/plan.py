@@ -69,6 +69,9 @@ class Plan:
     linear_repeats: int
     widths: tuple[tuple[int, int], ...]  # (width of a ResNet-18, images to extract features of)
     evaluated: tuple[int, int, int]  # width of the ResNet-18, train and test images of a whole evaluation
+    embed_images: int = 2048  # JPEG files to embed
+    search_rows: int = 1_000_000
+    dedupe_rows: int = 1_000_000
     image_size: int | None = None  # side that the images are resized to; None: their own
     photographs: "Plan | None" = None  # the plan for larger images
 
@@ -137,7 +140,7 @@ def make_plan(device: torch.device, quick: bool = False, name: str = "sample", r
             matmul_size=1536, copy_bytes=2**28, loader_steps=24, pipeline_steps=24,
             methods=tuple(case("demo", method) for method in METHODS),
             kmeans=(3000, 64, 50), whitening=(3000, 64, 32), bank=(3000, 128),
-            widths=((16, 1024), (64, 256)), evaluated=(8, 3000, 1000),
+            widths=((16, 1024), (64, 256)), evaluated=(8, 3000, 1000), embed_images=64, dedupe_rows=100_000,
         )  # fmt: skip
     if quick:
         tiny: dict[str, Any] = {"width": 4, "batch_size": 32}
@@ -149,7 +152,7 @@ def make_plan(device: torch.device, quick: bool = False, name: str = "sample", r
             methods=tuple(case("demo", method, **tiny, **fewer.get(method, {})) for method in METHODS),
             methods_seconds=0.05, methods_repeats=1, kmeans=(200, 8, 5), whitening=(200, 8, 4), bank=(200, 8),
             knn_test=50, knn_train=500, linear_train=500, linear_test=50, linear_epochs=2, linear_repeats=1,
-            widths=((4, 64),), evaluated=(4, 256, 64),
+            widths=((4, 64),), evaluated=(4, 256, 64), embed_images=8, search_rows=500, dedupe_rows=500,
         )  # fmt: skip
     return replace(plan, photographs=_photographs(plan))
 

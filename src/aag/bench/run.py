@@ -14,7 +14,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from aag.bench import SECTIONS, augmentation, evaluation, machine, methods, photographs, pipeline, startup, training
+from aag.bench import (
+    SECTIONS,
+    augmentation,
+    evaluation,
+    machine,
+    methods,
+    photographs,
+    pipeline,
+    serving,
+    startup,
+    training,
+)
 from aag.bench.plan import Plan, make_plan
 from aag.bench.tables import tables
 from aag.errors import AAGError, unknown
@@ -57,6 +68,7 @@ def bench(
             "photographs": lambda: photographs.run(plan),
             "augmentation": lambda: augmentation.run(plan),
             "evaluation": lambda: evaluation.run(plan),
+            "serving": lambda: serving.run(plan),
             "methods": lambda: methods.run(plan),
         }
         assert work.keys() == set(SECTIONS)

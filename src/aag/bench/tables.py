@@ -171,5 +171,6 @@ MAKERS: dict[str, Callable[[dict[str, Any]], SpeedTable]] = {
     "methods": _methods,
     "augmentation": _augmentation,
     "evaluation": lambda section: _timings("Evaluation", section["rows"]),
+    "serving": lambda section: _timings("Use of an encoder", section["rows"]),
     "startup": lambda section: _timings("Start-up", section["rows"]),
 }

@@ -25,7 +25,7 @@ class Cluster:
     images: Annotated[str, tyro.conf.arg(metavar="IMAGES")]
     """Folder, .npz, known data set, or embeddings file of aag embed."""
     clusters: int | None = None
-    """Number of clusters. Default: of 2 to 64, the most with a silhouette of at least 90 % of the best."""
+    """Number of clusters. Default: chosen of 2 to 64 by the silhouette."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("clusters.csv")
     """CSV to write (-o): path, cluster, distance to the cluster's centre."""
     sheet: str = "clusters.png"
@@ -58,9 +58,8 @@ def run(arguments: list[str]) -> int:
     say = Printer()
     if found.silhouettes:
         best, value = max(found.silhouettes.values()), found.silhouettes.get(found.count, 0.0)
-        say(
-            f"{found.count} clusters: the most whose silhouette ({value:.3f}) is at least 90 % of the best ({best:.3f})"
-        )
+        rule = "the best silhouette" if value == best else f"the most within 10 % of the best silhouette, {best:.3f}"
+        say(f"{found.count} clusters, silhouette {value:.3f}: {rule}")
     if found.nmi is not None:
         say(f"NMI with the known labels {found.nmi:.3f} (0: unrelated, 1: the same groups)")
     sheet_note = f", contact sheet: {options.sheet}" if options.sheet != "none" else ""
@@ -73,6 +72,6 @@ def _row(table: EmbeddingTable, found: Clustering, cluster: int) -> dict[str, An
     row: dict[str, Any] = {"cluster": cluster + 1, "images": len(members)}
     row["mean distance"] = round(found.distances[members].mean().item(), 4)
     if "label" in table.columns:
-        label, count = Counter(table.columns["label"][i] for i in members).most_common(1)[0]
+        label, count = Counter(table.columns["label"][i] or "none" for i in members).most_common(1)[0]
         row["most common label"] = f"{label} ({count / len(members):.0%})"
     return row | {"most central": table.names[members[0]]}

@@ -11,7 +11,7 @@ from aag.cli.output import Printer
 from aag.cli.parsing import parse
 from aag.cli.serving import describe_skipped, embedding_progress
 from aag.errors import AAGError
-from aag.serving.embed import Embedder
+from aag.serving.embedder import Embedder
 from aag.serving.parts import embed_to_file, parse_shard, shard_indices
 from aag.serving.sources import open_source
 from aag.serving.table import check_format, shard_file

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from aag.serving.embed import ProgressCall
+from aag.serving.embedder import ProgressCall
 from aag.text import pluralize
 
 

@@ -16,10 +16,12 @@ from aag.files import write_bytes
 from aag.serving.search import picture_loader
 from aag.serving.sheets import Section, Tile, make_sheet
 from aag.serving.table import EmbeddingTable
+from aag.text import pluralize
 
 GRID = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)  # numbers of clusters that are tried
 SAMPLE, SILHOUETTE_SAMPLE = 10_000, 2000  # images that the number of clusters is chosen on
-TOLERANCE = 0.9  # of the best silhouette
+CLEAR, TOLERANCE = 0.25, 0.9  # silhouette of clear clusters; share of the best silhouette
+CANDIDATES = 6  # of each starting centre
 RESTARTS = 3  # of k-means; the one with the closest images is taken
 
 
@@ -61,13 +63,13 @@ def find_clusters(table: EmbeddingTable, count: int | None = None, *, seed: int 
 
 
 def choose_count(silhouettes: dict[int, float]) -> int:
-    """Return the most clusters whose mean silhouette is at least 90 % of the best.
+    """Return the number of clusters with the best mean silhouette; if that is below 0.25, the most within 10 % of it.
 
-    The best alone is often 2, by a small margin, because clusters of photographs overlap. Where there are clear
-    clusters, more than these have a much lower silhouette.
+    Below 0.25 the clusters overlap, as those of photographs do. Then the best is often 2, by a small margin.
     """
     best = max(silhouettes.values(), default=0.0)
-    return max((count for count, value in silhouettes.items() if value >= TOLERANCE * best), default=1)
+    least = best if best >= CLEAR else TOLERANCE * best
+    return max((count for count, value in silhouettes.items() if value >= least), default=1)
 
 
 def write_clusters(path: Path, table: EmbeddingTable, clustering: Clustering) -> None:
@@ -96,7 +98,7 @@ def clusters_sheet(
     for cluster in range(clustering.count) if clusters is None else clusters:
         members = clustering.members(cluster)
         tiles = [Tile(load(row), (table.names[row],)) for row in members[:examples]]
-        sections.append(Section(tiles, f"Cluster {cluster + 1}", f"{len(members):,} images"))
+        sections.append(Section(tiles, f"Cluster {cluster + 1}", pluralize(len(members), "image")))
     return make_sheet(sections, title="Most central images of each cluster", columns=10, size=96)
 
 
@@ -104,12 +106,39 @@ def _best_kmeans(x: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return labels and centres of the restart with the least squared distance."""
     best: tuple[float, Tensor, Tensor] | None = None
     for restart in range(RESTARTS):
-        labels, centres = kmeans(x, count, seed=seed, epoch=restart)
+        start = _spread_rows(x, count, RESTARTS * seed + restart)
+        labels, centres = kmeans(x, count, seed=seed, epoch=restart, start=start)
         inertia = (x - centres[labels]).square().sum().item()
         if best is None or inertia < best[0]:
             best = inertia, labels, centres
     assert best is not None
     return best[1], best[2]
+
+
+def _spread_rows(x: Tensor, count: int, seed: int) -> Tensor:
+    """Draw starting centres [count, D] far from each other, by greedy k-means++ (Arthur and Vassilvitskii, 2007).
+
+    Candidates are drawn with a probability proportional to their squared distance from the rows before; the one that
+    brings all rows closest is taken. Of a large set, only a sample is looked at.
+    """
+    x = x[torch.linspace(0, len(x) - 1, min(len(x), max(SAMPLE, 10 * count))).long()]
+    generator = torch.Generator().manual_seed(seed)
+    rows = [int(torch.randint(len(x), (1,), generator=generator))]
+    distance = _squared_distances(x, x[rows])[:, 0]
+    for _ in range(count - 1):
+        total = distance.double().cumsum(dim=0)
+        places = torch.rand(CANDIDATES, dtype=torch.float64, generator=generator) * total[-1]
+        candidates = torch.searchsorted(total, places, right=True).clamp_max(len(x) - 1)
+        closer = distance[:, None].minimum(_squared_distances(x, x[candidates]))  # [N, candidates]
+        best = int(closer.sum(dim=0).argmin())
+        rows.append(int(candidates[best]))
+        distance = closer[:, best]
+    return x[rows]
+
+
+def _squared_distances(x: Tensor, centres: Tensor) -> Tensor:
+    """Return ‖x − c‖² [N, k] of unit rows."""
+    return (2 - 2 * x @ centres.T).clamp_min_(0)
 
 
 def _silhouettes(x: Tensor, seed: int) -> dict[int, float]:
@@ -129,5 +158,6 @@ def _nmi(table: EmbeddingTable, labels: Tensor) -> float | None:
     known = table.columns.get("label")
     if known is None:
         return None
+    rows = [i for i, name in enumerate(known) if name]
     numbers = {name: i for i, name in enumerate(dict.fromkeys(known))}
-    return mutual_information(labels, torch.tensor([numbers[name] for name in known])).item()
+    return mutual_information(labels[rows], torch.tensor([numbers[known[i]] for i in rows])).item()

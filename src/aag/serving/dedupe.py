@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from aag.data.decode import readable_formats
+from aag.data.decode import UnreadableImageError, read_size
 from aag.errors import AAGError
 from aag.files import write_bytes
 from aag.serving.duplicates import connect_similar
@@ -113,12 +113,8 @@ def _describe(each: Duplicate) -> str:
 def _file_facts(path: Path) -> tuple[int | None, int | None, int | None]:
     """Return width, height and bytes of an image file; None where it is gone or unreadable."""
     try:
-        if not path.is_file():
-            return None, None, None
-        size = os.stat(path).st_size
-        with Image.open(path, formats=readable_formats()) as image:
-            return *image.size, size
-    except Exception:  # it was readable when it was embedded
+        return *read_size(path), os.stat(path).st_size
+    except (UnreadableImageError, OSError):
         return None, None, None
 
 

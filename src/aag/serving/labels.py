@@ -55,7 +55,9 @@ def label_images(
     vectors = _vectors(table, classifier)
     known = vectors[rows]
     if outside is not None:
-        known, names = torch.cat([known, _vectors(outside[0], classifier)]), names + outside[1]
+        labelled = [row for row, name in enumerate(outside[1]) if name]
+        known = torch.cat([known, _vectors(outside[0], classifier)[labelled]])
+        names = names + [outside[1][row] for row in labelled]
     classes = sorted(set(names))
     if len(classes) < 2:
         found = f"only the label {classes[0]!r}" if classes else "no label"
@@ -110,7 +112,7 @@ def read_labels(path: Path, table: EmbeddingTable) -> dict[int, str]:
 
 
 def folder_labels(table: EmbeddingTable, folder: Path) -> list[str]:
-    """Return the class folder of each labelled example."""
+    """Return the class folder of each example; "" outside these."""
     labels = class_folders(table.names)
     if labels is None:
         raise AAGError(f"{folder} has no class folders; put the examples into one subfolder per label, or give a .csv")

@@ -12,7 +12,7 @@ from typing import Any
 
 from aag.errors import AAGError
 from aag.files import explain_write_errors, write_bytes
-from aag.serving.embed import Embedder, ProgressCall, ignore_warnings
+from aag.serving.embedder import Embedder, ProgressCall, ignore_warnings
 from aag.serving.sources import ImageSource
 from aag.serving.table import EmbeddingTable, check_format, read_parquet, read_table, write_table, write_tables
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from aag.data.decode import UnreadableImageError, decode
 from aag.errors import AAGError
 from aag.evaluate.knn import find_neighbours
-from aag.serving.embed import Embedder
+from aag.serving.embedder import Embedder
 from aag.serving.sheets import BLUE, Section, Tile, make_sheet
 from aag.serving.sources import ImageSource, reopen_source
 from aag.serving.table import EmbeddingTable
@@ -70,7 +70,7 @@ def search(embedder: Embedder, table: EmbeddingTable, queries: Sequence[str | Pa
 
 def embed_queries(embedder: Embedder, queries: Sequence[str | Path]) -> Tensor:
     """Return the unit embeddings [Q, D] of image files, or raise for the first that is none."""
-    source = ImageSource("", [str(query) for query in queries], [Path(query).expanduser() for query in queries])
+    source = ImageSource("", [str(query) for query in queries], [os.path.expanduser(query) for query in queries])
     parts = list(embedder.embed(source))
     if failed := [line for _, _, skipped in parts for line in skipped]:
         raise AAGError(f"cannot use the query {failed[0]}")

@@ -11,7 +11,7 @@ from PIL import Image
 from aag import data
 from aag.data import DATASETS, ImageSet
 from aag.data.decode import UnreadableImageError, decode, resize_square
-from aag.data.folder import list_images
+from aag.data.folder import list_images, printable
 from aag.errors import AAGError
 
 SPLIT_FOLDERS = {"train", "test", "val", "valid", "validation"}
@@ -23,7 +23,7 @@ class ImageSource:
 
     source: str  # a folder's absolute path, or a data set's name
     names: list[str]
-    paths: list[Path] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)  # strings: a million Path objects take a gigabyte
     sets: tuple[ImageSet, ...] = ()
     skipped: list[str] = field(default_factory=list)  # "path: reason" of files that cannot be listed
 
@@ -33,7 +33,7 @@ class ImageSource:
     def load(self, index: int, size: int) -> np.ndarray:
         """Return an image as uint8 [size, size, C]. Raises UnreadableImageError with a short reason."""
         if self.paths:
-            return decode(self.paths[index], size)
+            return decode(Path(self.paths[index]), size)
         for each in self.sets:
             if index < len(each):
                 pixels = each.images[index].permute(1, 2, 0).contiguous().numpy()
@@ -55,21 +55,25 @@ class ImageSource:
                 yield f"{name}\0"
 
     def labels(self) -> list[str] | None:
-        """Return each image's class, by its labels or its subfolder; None where there are none."""
+        """Return each image's class, by its labels or its subfolder, "" for unlabelled ones; None without classes."""
         if self.sets:
             if any(each.labels is None for each in self.sets):
                 return None
-            return [each.classes[label] for each in self.sets for label in each.labels.tolist()]  # type: ignore[union-attr]
+            numbers = [(each.classes, label) for each in self.sets for label in each.labels.tolist()]  # type: ignore[union-attr]
+            return [classes[label] if label >= 0 else "" for classes, label in numbers]
         return class_folders(self.names)
 
 
 def class_folders(names: Sequence[str]) -> list[str] | None:
-    """Return the first folder of each name below train/ or test/; None unless there are two, and all images in one."""
+    """Return the first folder of each name, below train/ or test/; None where there are fewer than two.
+
+    Images outside these folders have the label "".
+    """
     split = [name.split("/") for name in names]
     if all(parts[0].lower() in SPLIT_FOLDERS for parts in split):
         split = [parts[1:] for parts in split]
     found = [parts[0] if len(parts) > 1 else "" for parts in split]
-    return found if len(set(found)) > 1 and "" not in found else None
+    return found if len({*found} - {""}) > 1 else None
 
 
 def open_source(
@@ -86,7 +90,7 @@ def open_source(
     if len(given) == 1 and (str(given[0]) in DATASETS or str(given[0]).lower().endswith(".npz")):
         return _open_set(str(given[0]), size, data_root)
     names: list[str] = []
-    paths: list[Path] = []
+    paths: list[str] = []
     skipped: list[str] = []
     for each in given:
         path = Path(os.path.expanduser(each))
@@ -94,17 +98,17 @@ def open_source(
             listing = list_images(path)
             prefix = f"{path.as_posix().rstrip('/')}/" if len(given) > 1 else ""
             names += [prefix + name for name in listing.images]
-            paths += [path / name for name in listing.images]
+            paths += [os.path.join(path, name) for name in listing.images]
             skipped += [prefix + line for line in listing.skipped]
         elif os.path.lexists(path):
             names.append(path.as_posix())
-            paths.append(path)
+            paths.append(str(path))
         else:
             raise AAGError(f"no such file or folder: {each}; give images, an .npz or one of {', '.join(DATASETS)}")
     if not names:
         raise AAGError(f"no image in {given[0]}" + (f" ({skipped[0]})" if skipped else ""))
     keep = [_is_unicode(name) for name in names]
-    skipped += [f"{_printable(n)}: its name is not UTF-8; rename it" for n, k in zip(names, keep, strict=True) if not k]
+    skipped += [f"{printable(n)}: its name is not UTF-8; rename it" for n, k in zip(names, keep, strict=True) if not k]
     source = Path(given[0]).expanduser().absolute() if len(given) == 1 else Path.cwd()
     return ImageSource(
         str(source if source.is_dir() else Path.cwd()),
@@ -118,7 +122,7 @@ def reopen_source(source: str, names: list[str], size: int, *, data_root: str | 
     """Return the images that a table of embeddings names, from where they came. Those that are gone fail to load."""
     if source in DATASETS or source.lower().endswith(".npz"):
         return _open_set(source, size, data_root)
-    return ImageSource(source, names, [Path(source, name) for name in names])
+    return ImageSource(source, names, [os.path.join(source, name) for name in names])
 
 
 def _open_set(source: str, size: int, data_root: str | Path | None) -> ImageSource:
@@ -134,7 +138,3 @@ def _is_unicode(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _printable(name: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in name)

@@ -1,0 +1,270 @@
+"""The embedder: images decoded ahead by threads, encoded in batches of one shape, so a file's numbers never vary.
+
+The network always sees batches of the same shape; the last is padded. A file therefore has the same numbers, bit by
+bit, alone, in any folder and in any order, on one machine.
+"""
+
+import hashlib
+import io
+import json
+import os
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+
+from aag import __version__, nets
+from aag.data.decode import UnreadableImageError
+from aag.data.folder import printable
+from aag.errors import AAGError
+from aag.nets import Encoder
+from aag.serving.sources import ImageSource
+from aag.serving.table import EmbeddingTable, concatenate
+from aag.settings import Precision
+from aag.training.runtime import choose_precision, choose_threads, find_device
+
+PIECE = 16  # images per decoding job; a batch is made of whole pieces
+PART_IMAGES, PART_SECONDS = 8192, 20.0  # a part is saved after so many images or so much time
+THUMBNAIL_SIZE, THUMBNAIL_QUALITY = 96, 85
+
+Model = str | os.PathLike[str] | Encoder
+ProgressCall = Callable[[int, int], None]  # (images done, all images)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Decoded images: uint8 [n, C, S, S], zeros where a file cannot be read, which `failures` explains."""
+
+    images: torch.Tensor
+    failures: dict[int, str]
+    thumbnails: list[bytes]
+
+
+class Embedder:
+    """An encoder that embeds files, with the same numbers for a file whatever else is embedded.
+
+    precision: fp32 (without TF32) or bf16, on a GPU only, which is faster and differs in the third digit.
+    decode: gpu decodes JPEGs by nvJPEG; its pixels differ slightly from those of Pillow.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        device: str = "auto",
+        precision: Precision = "fp32",
+        decode: Literal["cpu", "gpu"] = "cpu",
+    ) -> None:
+        if isinstance(model, Encoder):
+            self.encoder, self.device = model, model.mean.device
+        else:
+            self.device = find_device(device)
+            choose_threads(self.device)
+            self.encoder = nets.load(model, device=self.device)
+        self.precision = choose_precision(self.device, precision)
+        self.decode = decode
+        if decode == "gpu" and self.device.type != "cuda":
+            raise AAGError("--decode gpu needs a GPU; use --decode cpu")
+        self.encoder.to(memory_format=torch.channels_last)
+        self.spec = self.encoder.spec
+        self.size = self.spec.source_size
+        self.model_hash = hash_model(self.encoder)
+        self.batch_size = _batch_size(self.device, self.spec.image_size)
+
+    def metadata(self, source: ImageSource) -> dict[str, str]:
+        """Return what a table of embeddings says about itself."""
+        return {
+            "model": self.model_hash,
+            "network": self.spec.network,
+            "image_size": str(self.spec.image_size),
+            "precision": self.precision,
+            "decode": self.decode,
+            "version": __version__,
+            "source": source.source,
+        }
+
+    def embed(
+        self,
+        source: ImageSource,
+        indices: range | None = None,
+        *,
+        features: bool = False,
+        thumbnails: int = 0,
+        on_progress: ProgressCall | None = None,
+    ) -> Iterator[tuple[range, EmbeddingTable, list[str]]]:
+        """Yield parts (indices, table, skipped files) of some thousand images each, in order.
+
+        thumbnails: side of JPEG thumbnails in pixels; 0: none.
+        """
+        if self.spec.channels != 3 and source.paths:
+            raise AAGError(f"this encoder takes images of {self.spec.channels} channels; files are read as 3 (RGB)")
+        indices = range(len(source)) if indices is None else indices
+        labels = source.labels()
+        part = _Part(indices.start, features=features, thumbnails=bool(thumbnails))
+        started = time.monotonic()
+        for batch, pieces in self.batches(source, indices, thumbnails):
+            part.add(*self._encode(torch.cat([piece.images for piece in pieces])), batch, pieces)
+            if on_progress:
+                on_progress(batch.stop - indices.start, len(indices))
+            full = len(part) >= PART_IMAGES or time.monotonic() - started >= PART_SECONDS
+            if full or batch.stop == indices.stop:
+                yield range(part.start, batch.stop), *part.finish(source, labels, self.metadata(source))
+                part = _Part(batch.stop, features=features, thumbnails=bool(thumbnails))
+                started = time.monotonic()
+
+    def embed_all(self, source: ImageSource, **options: Any) -> tuple[EmbeddingTable, list[str]]:
+        """Return the table of all images, and the files that could not be read."""
+        with ignore_warnings():
+            parts = list(self.embed(source, **options))
+        skipped = [*source.skipped, *(line for _, _, lines in parts for line in lines)]
+        table = concatenate([table for _, table, _ in parts])
+        if not len(table):
+            raise AAGError(f"no readable image in {source.source}: {skipped[0]}")
+        return table, skipped
+
+    def _encode(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        count = len(images)
+        if count < self.batch_size:
+            images = torch.cat([images, images.new_zeros(self.batch_size - count, *images.shape[1:])])
+        if self.device.type == "cuda" and not images.is_cuda:
+            images = images.pin_memory().to(self.device, non_blocking=True)
+        dtype = torch.bfloat16 if self.precision == "bf16" else None
+        # One algorithm for every batch, and no TF32, which would round inputs to 10 bits.
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            features, embeddings = self.encoder.encode(images, batch_size=self.batch_size, dtype=dtype)
+        return features[:count], embeddings[:count]
+
+    def batches(self, source: ImageSource, indices: range, thumbnails: int = 0) -> Iterator[tuple[range, list[Piece]]]:
+        """Yield batches of decoded pieces. At most two batches, or four pieces per core, are decoded ahead."""
+        starts = iter(range(indices.start, indices.stop, PIECE))
+        cores = os.cpu_count() or 1
+        waiting: deque[Future[Piece]] = deque()
+        pool = ThreadPoolExecutor(cores)
+
+        def submit() -> None:
+            start = next(starts, None)
+            if start is not None:
+                rows = range(start, min(start + PIECE, indices.stop))
+                waiting.append(pool.submit(self._decode, source, rows, thumbnails))
+
+        try:
+            for _ in range(max(4 * cores, 2 * self.batch_size // PIECE)):
+                submit()
+            start, pieces = indices.start, []
+            while waiting:
+                pieces.append(waiting.popleft().result())
+                submit()
+                if len(pieces) * PIECE == self.batch_size or not waiting:
+                    stop = start + sum(len(piece.images) for piece in pieces)
+                    yield range(start, stop), pieces
+                    start, pieces = stop, []
+        finally:  # Ctrl-C must not wait for what is queued
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _decode(self, source: ImageSource, rows: range, thumbnails: int) -> Piece:
+        if self.decode == "gpu" and source.paths:
+            from aag.serving.gpu_decode import decode_batch
+
+            images, failures = decode_batch([Path(source.paths[i]) for i in rows], self.size, self.device)
+        else:
+            images, failures = self._decode_on_cpu(source, rows)
+        return Piece(images, failures, [_thumbnail(source, i, thumbnails) for i in rows] if thumbnails else [])
+
+    def _decode_on_cpu(self, source: ImageSource, rows: range) -> tuple[torch.Tensor, dict[int, str]]:
+        images = np.zeros((len(rows), self.size, self.size, self.spec.channels), np.uint8)
+        failures = {}
+        for place, index in enumerate(rows):
+            try:
+                images[place] = source.load(index, self.size)
+            except UnreadableImageError as reason:
+                failures[place] = str(reason)
+        return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), failures
+
+
+class _Part:
+    """Rows of a table that grows batch by batch. Tensors stay on the device until it is finished."""
+
+    def __init__(self, start: int, *, features: bool, thumbnails: bool) -> None:
+        self.start, self.features, self.thumbnails = start, features, thumbnails
+        self.batches: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        self.rows: list[int] = []  # indices of the readable images
+        self.places: list[int] = []  # of these among all images of the part
+        self.jpegs: list[bytes] = []
+        self.failures: dict[int, str] = {}
+        self.count = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def add(self, features: torch.Tensor, embeddings: torch.Tensor, batch: range, pieces: list[Piece]) -> None:
+        self.batches.append((embeddings, features if self.features else None))
+        index = batch.start
+        for piece in pieces:
+            for place in range(len(piece.images)):
+                if place in piece.failures:
+                    self.failures[index] = piece.failures[place]
+                else:
+                    self.rows.append(index)
+                    self.places.append(self.count)
+                    self.jpegs += piece.thumbnails[place : place + 1]
+                index, self.count = index + 1, self.count + 1
+
+    def finish(
+        self, source: ImageSource, labels: list[str] | None, metadata: dict[str, str]
+    ) -> tuple[EmbeddingTable, list[str]]:
+        readable = torch.tensor(self.places, dtype=torch.int64)
+        embeddings = torch.cat([each for each, _ in self.batches]).cpu()[readable]
+        features = torch.cat([each for _, each in self.batches if each is not None]).cpu() if self.features else None
+        table = EmbeddingTable(
+            [source.names[i] for i in self.rows],
+            embeddings,
+            None if features is None else features[readable],
+            self.jpegs if self.thumbnails else None,
+            {} if labels is None else {"label": [labels[i] for i in self.rows]},
+            metadata,
+        )
+        return table, [f"{printable(source.names[i])}: {reason}" for i, reason in self.failures.items()]
+
+
+@contextmanager
+def ignore_warnings() -> Iterator[None]:
+    """Ignore what Pillow warns about: such a file is either decoded or listed as skipped."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def hash_model(encoder: Encoder) -> str:
+    """Return a short hash of an encoder's description and weights, the same on every device."""
+    spec = {name: value for name, value in asdict(replace(encoder.spec, bn_group_size=0)).items() if value is not None}
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode())
+    for name, tensor in sorted(encoder.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _batch_size(device: torch.device, image_size: int) -> int:
+    """Few images on a CPU, where a single query should not wait for a padded batch; millions of pixels on a GPU."""
+    if device.type == "cpu":
+        return PIECE
+    return max(PIECE, min(1024, 2**23 // image_size**2 // PIECE * PIECE))
+
+
+def _thumbnail(source: ImageSource, index: int, size: int) -> bytes:
+    try:
+        pixels = source.load(index, size)
+    except UnreadableImageError:
+        return b""
+    out = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(out, "JPEG", quality=THUMBNAIL_QUALITY)
+    return out.getvalue()

@@ -1,0 +1,63 @@
+"""Search is exact, leaves out the query's own file and refuses what is no image."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from aag.errors import AAGError
+from aag.serving.embed import embed_folder
+from aag.serving.search import nearest, picture_loader, search, search_sheet
+
+
+@pytest.mark.parametrize(("count", "k"), [(1, 5), (7, 7), (5000, 12)])
+def test_neighbours_are_those_of_a_full_sort(count, k):
+    generator = torch.Generator().manual_seed(0)
+    rows, queries = (F.normalize(torch.randn(n, 16, generator=generator), dim=1) for n in (count, 3))
+    cosines, index = nearest(rows, queries, k)
+    expected = (queries @ rows.T).sort(dim=1, descending=True)
+    torch.testing.assert_close(cosines, expected.values[:, :k])
+    assert torch.equal(index, expected.indices[:, :k])
+
+
+def test_equal_images_are_in_the_order_of_the_table():
+    rows = F.normalize(torch.ones(9, 4), dim=1)
+    assert nearest(rows, rows[:1], 9)[1].tolist() == [list(range(9))]
+
+
+def test_the_querys_own_file_is_left_out(embedder, photos, tmp_path):
+    table = embed_folder(embedder, photos)
+    query = photos / "cats/04.png"
+    found = search(embedder, table, [query], k=5)
+    assert [each.rank for each in found] == [1, 2, 3, 4, 5]
+    assert "cats/04.png" not in [each.path for each in found]
+    copy = tmp_path / "copy.png"
+    copy.write_bytes(query.read_bytes())
+    (first, *_) = search(embedder, table, [copy], k=5)
+    assert first.path == "cats/04.png"
+    assert first.cosine == pytest.approx(1)
+
+
+def test_a_query_must_be_an_image(embedder, photos, tmp_path):
+    table = embed_folder(embedder, photos)
+    (tmp_path / "text.jpg").write_text("no image")
+    for query, reason in (("text.jpg", "not an image"), ("missing.jpg", "no such file"), (".", "not a regular file")):
+        with pytest.raises(AAGError, match=f"cannot use the query .*{reason}"):
+            search(embedder, table, [tmp_path / query])
+
+
+def test_the_sheet_shows_query_and_neighbours(embedder, photos):
+    table = embed_folder(embedder, photos)
+    found = search(embedder, table, [photos / "cats/04.png", photos / "dogs/05.png"], k=3)
+    sheet = np.asarray(search_sheet(table, found))
+    picture = np.asarray(Image.open(photos / "cats/04.png").resize((128, 128), Image.Resampling.BICUBIC))
+    y, x = 16 + 25, 16
+    assert np.abs(sheet[y + 3 : y + 125, x + 3 : x + 125].astype(int) - picture[3:125, 3:125]).mean() < 8
+
+
+def test_pictures_that_are_gone_are_none(embedder, photos, tmp_path):
+    table = embed_folder(embedder, [photos / "cats/04.png"])
+    table.metadata["source"] = str(tmp_path)
+    table.names[0] = "gone.png"
+    assert picture_loader(table)(0) is None
