@@ -55,7 +55,7 @@ Points = Sequence[tuple[float, float]]
 class Line:
     name: str
     points: Points
-    colour: int  # 0 or 1 for two that are compared; up to 9 for more
+    colour: int  # 0 (dashed) or 1 for two that are compared; 2 to 11 for the ten colours of classes
     hollow: bool = False  # dotted with hollow points: runs that differ from those that were asked for
 
 
@@ -209,8 +209,8 @@ def _draw_lines(chart: LineChart, axes: "Axes") -> None:
 
     several = len({line.colour for line in chart.lines}) > 1
     for line in chart.lines:
-        colour = LIGHT[f"series{line.colour}" if line.colour < 2 else f"class{line.colour}"]
-        dashes = ":" if line.hollow else "--" if line.colour == 0 and several else "-"
+        colour = LIGHT[f"series{line.colour}" if line.colour < 2 else f"class{line.colour - 2}"]
+        dashes = ":" if line.hollow else "-" if line.colour else "--"
         face = LIGHT["paper"] if line.hollow else colour
         marker: Any = {"marker": "o", "markersize": 5, "markerfacecolor": face} if chart.mark_points else {}
         xs, ys = zip(*line.points, strict=True)
@@ -242,7 +242,9 @@ def _draw_lines(chart: LineChart, axes: "Axes") -> None:
     if low < 0 < high:
         axes.axhline(0, color=LIGHT["soft"], linewidth=0.8)
     if len(chart.lines) > 1 or chart.lines[0].name:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
+        longest = max(len(line.name) for line in chart.lines)
+        columns = 1 if longest > 22 else 2 if longest > 4 else 5
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0)
 
 
 def _draw_scatter(chart: ScatterChart, axes: "Axes") -> None:

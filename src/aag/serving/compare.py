@@ -13,7 +13,8 @@ from aag.serving.curves import make_charts
 from aag.text import duration
 
 MOST_LINES = 10  # in a chart; there are no more colours
-SHORT = 26  # characters of a name in a chart's legend
+NAMED_LINES = 4  # more are told apart by their numbers in the table
+SHORT = 30  # characters of a name in a chart's legend
 
 
 def compare_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -33,7 +34,7 @@ def compare_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
         status = run_status(run)
         last = {row["kind"]: row for row in run.metrics()}
         health = last.get("health", {})
-        row = {"run": name, **{option: _plain(flat.get(option)) for option in differing}, "epoch": status.epoch}
+        row = {"run": name, **{option: _plain(flat.get(option)) for option in differing}, "last_epoch": status.epoch}
         row["kNN"] = status.knn
         row |= {name: accuracy.get(name) for name in measured}
         row |= {key: health.get(key) for key in ("rank", "consistency", "alignment", "uniformity")}
@@ -48,7 +49,8 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
     if path.is_dir():
         raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
     rows = compare_runs(runs)
-    numbered = [f"{place}: {_shorten(row['run'])}" for place, row in enumerate(rows, 1)]
+    few = len(rows) <= NAMED_LINES
+    numbered = [f"{place}: {_shorten(row['run'])}" if few else f"{place}" for place, row in enumerate(rows, 1)]
     charts = make_charts({name: run.metrics() for name, run in list(zip(numbered, runs, strict=True))[:MOST_LINES]})
     cells = []
     for place, row in enumerate(rows, 1):
@@ -56,7 +58,11 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
         cells.append([doc.Cell([f"{place}: {row['run']}"]), *values])
     heads = ["run", *(key.replace("_", " ") for key in rows[0] if key != "run")]
     caption = "Settings that differ between the runs, and their last numbers; accuracies in percent."
-    sections = [doc.Section("numbers", "Settings and numbers", [doc.Table("Runs", heads, cells, caption)], "Numbers")]
+    sections = [
+        doc.Section(
+            "numbers", "Settings and numbers", [doc.Table("Runs", heads, cells, caption, "list compact")], "Numbers"
+        )
+    ]
     blocks: list[doc.Block] = [doc.Charts(charts)] if charts else [doc.Paragraph("Nothing is logged yet.")]
     if len(runs) > MOST_LINES:
         blocks.append(doc.Paragraph(f"The curves show the first {MOST_LINES} of {len(runs)} runs.", "protocol"))

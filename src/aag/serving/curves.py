@@ -39,7 +39,7 @@ def make_charts(runs: Mapping[str, Rows]) -> list[LineChart]:
     charts = []
     for curve in CURVES:
         points = {name: curve_points(rows, curve) for name, rows in runs.items()}
-        colours = {name: 1 if len(runs) == 1 else place % 10 for place, name in enumerate(runs)}
+        colours = {name: 1 if len(runs) == 1 else 2 + place % 10 for place, name in enumerate(runs)}
         lines = [Line(name if len(runs) > 1 else "", of, colours[name]) for name, of in points.items() if of]
         if lines:
             charts.append(LineChart(curve.title, "epoch", curve.y_label, lines, about=curve.about, cut_start=False))

@@ -8,9 +8,8 @@ from aag.evaluate.knn import find_neighbours
 
 EXACT_ROWS = 30_000  # up to here the N² similarities take seconds
 CELL_ROWS = 500  # rows per cell, on average
-CELLS_PROBED = 8
-REFINEMENTS = 1
-CHUNK = 256  # rows whose candidates are gathered at once
+CELLS_PROBED = 16  # by each row
+BLOCK = 50_000  # rows whose candidates are in memory at once
 SAMPLES_PER_CELL = 50  # rows that k-means sees
 
 
@@ -38,38 +37,29 @@ def _sort_others(cosine: Tensor, index: Tensor, own: Tensor, k: int) -> tuple[Te
 
 
 def _search_cells(rows: Tensor, k: int, seed: int) -> tuple[Tensor, Tensor]:
-    count = len(rows) // CELL_ROWS
+    """Compare each row with those of its nearest cells, cell by cell: large products of few different shapes."""
+    count = max(1, len(rows) // CELL_ROWS)
     step = max(1, len(rows) // (count * SAMPLES_PER_CELL))
     _, centroids = kmeans(rows[::step], count, iterations=8, seed=seed)
     cell_of = nearest_centroids(rows, centroids)
     order = torch.sort(cell_of, stable=True).indices
     members = order.split(torch.bincount(cell_of, minlength=count).tolist())
-    # The cells around a centroid. Squared distance without the centroid's own norm, which is the same for its row.
-    near = (2 * centroids @ centroids.T - centroids.square().sum(dim=1)).topk(min(CELLS_PROBED, count)).indices
     index = torch.empty(len(rows), k, dtype=torch.int64, device=rows.device)
     cosines = torch.empty(len(rows), k, device=rows.device)
-    for cell, own in enumerate(members):
-        if not len(own):
-            continue
-        candidates = torch.cat([members[other] for other in near[cell].tolist()])
-        if len(candidates) <= k:  # far from everything: compare with all
-            candidates = torch.arange(len(rows), device=rows.device)
-        cosine, place = (rows[own] @ rows[candidates].T).topk(k + 1, dim=1)
-        index[own], cosines[own] = _sort_others(cosine, candidates[place], own, k)
-    for _ in range(REFINEMENTS):
-        index, cosines = _refine(rows, index)
+    offsets, probed = centroids.square().sum(dim=1) / 2, min(CELLS_PROBED, count)
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK]
+        near = torch.addmm(offsets, block, centroids.T, beta=-1).topk(probed, dim=1).indices  # [m, p]
+        best = torch.full((len(block), probed, k + 1), -2.0, device=rows.device)
+        where = torch.zeros(len(block), probed, k + 1, dtype=torch.int64, device=rows.device)
+        pairs = torch.sort(near.flatten(), stable=True).indices  # (row, probe) by cell
+        sizes = torch.bincount(near.flatten(), minlength=count).tolist()
+        for own, pair in zip(members, pairs.split(sizes), strict=True):
+            if len(own) and len(pair):
+                row, probe = pair // probed, pair % probed
+                found, place = (block[row] @ rows[own].T).topk(min(k + 1, len(own)), dim=1)
+                best[row, probe, : found.shape[1]], where[row, probe, : found.shape[1]] = found, own[place]
+        number = torch.arange(start, start + len(block), device=rows.device)
+        part = slice(start, start + len(block))
+        index[part], cosines[part] = _sort_others(best.flatten(1), where.flatten(1), number, k)
     return index, cosines
-
-
-def _refine(rows: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the nearest among the neighbours and their neighbours: who is near is often near in the next cell, too."""
-    k = index.shape[1]
-    found, cosines = torch.empty_like(index), torch.empty(index.shape, device=rows.device)
-    for start in range(0, len(rows), CHUNK):
-        chunk = slice(start, start + CHUNK)
-        own = torch.arange(start, min(start + CHUNK, len(rows)), device=rows.device)
-        candidates = torch.cat([index[chunk], index[index[chunk]].flatten(1)], dim=1).sort(dim=1).values  # [m, k + k²]
-        cosine = torch.bmm(rows[candidates], rows[chunk, :, None])[:, :, 0]
-        cosine[:, 1:][candidates[:, 1:] == candidates[:, :-1]] = -2.0  # each once
-        found[chunk], cosines[chunk] = _sort_others(cosine, candidates, own, k)
-    return found, cosines

@@ -16,11 +16,12 @@ from aag.evaluate.knn import find_neighbours
 from aag.rng import keys, permutation, uniforms
 from aag.serving.neighbours import neighbour_graph
 
-LANDMARKS = 20_000
+LANDMARKS = 10_000
 NEIGHBOURS = 15  # of the attraction
 EARLY, LATE = 200, 450  # steps with and without exaggeration
 EXAGGERATION = 12.0
 COARSE, FINE = (0.7, 256), (0.25, 512)  # grids: spacing in units of the map, most nodes along a side
+EXACT_ROWS = 700  # up to here all pairs cost less than the grid
 FINE_STEPS = 100  # the last ones: a coarse grid leaves the nearest points too close
 PLACED_BY = 5  # landmarks that place another row
 SHARPNESS = 0.03  # temperature of their weights
@@ -76,7 +77,7 @@ def _tsne(rows: Tensor, graph: Tensor, seed: int, on_progress: Report) -> Tensor
     for step in range(EARLY + LATE):
         early = step < EARLY
         grid = COARSE if step < EARLY + LATE - FINE_STEPS else FINE
-        repulsion = _repulsion(y, *grid)
+        repulsion = _exact_repulsion(y) if count <= EXACT_ROWS else _repulsion(y, *grid)
         gradient = (EXAGGERATION if early else 1.0) * pull * _attraction(y, row, column) - repulsion
         gains = torch.where((gradient > 0) == (velocity > 0), gains * 0.8, gains + 0.2).clamp_min(0.01)
         velocity = (0.5 if early else 0.8) * velocity - 4 * rate * gains * gradient
@@ -115,8 +116,16 @@ def _attraction(y: Tensor, row: Tensor, column: Tensor) -> Tensor:
     return torch.zeros_like(y).index_add_(0, row, force)
 
 
+def _exact_repulsion(y: Tensor) -> Tensor:
+    """Return Σ_j (y_i − y_j) / (1 + |y_i − y_j|²)² / Z over all pairs, with Z = Σ 1 / (1 + |y_i − y_j|²), [N, 2]."""
+    difference = y[:, None] - y[None]
+    kernel = 1 / (1 + difference.square().sum(dim=2))
+    total = (kernel.sum() - len(y)).clamp_min(1e-12)  # without the pairs of a point with itself
+    return (difference * kernel.square()[:, :, None]).sum(dim=1) / total
+
+
 def _repulsion(y: Tensor, spacing: float, largest: int) -> Tensor:
-    """Return Σ_j (y_i − y_j) / (1 + |y_i − y_j|²)² / Z over all pairs, with Z = Σ_ij 1 / (1 + |y_i − y_j|²), [N, 2].
+    """Return nearly the same as `_exact_repulsion`, in linear time.
 
     Points are spread over the nodes of a grid; the sums over pairs of nodes are convolutions, computed by FFT.
     """

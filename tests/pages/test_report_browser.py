@@ -1,0 +1,171 @@
+"""The report and the comparison in a real browser: the map works, nothing overflows, fails or is loaded."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aag.pages import document as doc
+from aag.pages.html import render_html
+from aag.pages.map import Colouring, Map, pack_pictures
+from aag.serving import write_comparison, write_report
+from browser import CHROMIUM, MISSING, Browser
+from report_runs import HOSTILE, trained_run
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "paper"))
+from test_browser import BROKEN, FAINT, OUTSIDE, SMALL_TEXT
+
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason=MISSING)
+
+CANVAS = "document.querySelector('.map-view canvas')"
+CARD = "document.querySelector('.map-card')"
+REDRAWN = "document.querySelector('.map').dataset.redraw"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("browser")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    run, sets = trained_run()
+    return write_report(run, tmp_path_factory.mktemp("page") / "report.html", sets=sets)
+
+
+@pytest.fixture(scope="module")
+def large_page(tmp_path_factory) -> Path:
+    """A page with a map of 10,000 pictures: noise, the hardest to compress."""
+    count, random = 10_000, np.random.default_rng(0)
+    pictures = random.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+    classes = [f"class {number}" for number in range(100)]
+    names = [f"holiday/2026/album {number % 40}/picture {number}.jpg" for number in range(count)]
+    block = Map(
+        "Map", random.normal(size=(count, 2)), names,
+        [Colouring("label", classes, random.integers(0, 100, count))], pack_pictures(pictures),
+    )  # fmt: skip
+    page = tmp_path_factory.mktemp("large") / "page.html"
+    document = doc.Document("Large", [], [doc.Section("map", "Map", [block])])
+    page.write_text(render_html(document, page), encoding="utf-8")
+    return page
+
+
+def show_map(browser: Browser, page: Path, width: int = 1280, **more: bool) -> None:
+    browser.open(page, width, **more)
+    browser.evaluate("document.querySelector('.map').scrollIntoView({block: 'center', behavior: 'instant'})")
+    browser.wait_for(REDRAWN)
+    browser.settle()
+
+
+def first_point(browser: Browser) -> tuple[float, float]:
+    """The place of a point on the screen: the darkest pixel of the canvas near its middle."""
+    x, y = browser.evaluate(f"""(() => {{
+      const c = {CANVAS}, r = c.getBoundingClientRect(), k = c.width / r.width;
+      const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let best = null, far = 1e9;
+      for (let i = 3; i < d.length; i += 4) if (d[i] > 180) {{
+        const p = (i - 3) / 4, x = p % c.width, y = p / c.width | 0;
+        const f = (x - c.width / 2) ** 2 + (y - c.height / 2) ** 2;
+        if (f < far) [far, best] = [f, [r.left + x / k, r.top + y / k]]; }}
+      return best; }})()""")
+    return x, y
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_report_fits_and_loads_nothing(browser, report, width, dark):
+    show_map(browser, report, width, dark=dark)
+    assert browser.problems == []
+    assert browser.requests == [report.as_uri()]
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    found = {name: browser.evaluate(code) for name, code in
+             {"outside": OUTSIDE, "broken": BROKEN, "small": SMALL_TEXT, "faint": FAINT}.items()}  # fmt: skip
+    assert found == {"outside": [], "broken": 0, "small": 0, "faint": []}
+    background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == ("rgb(21, 23, 26)" if dark else "rgb(253, 253, 251)")
+
+
+def test_the_picture_of_a_point_is_shown(browser, report):
+    show_map(browser, report)
+    assert browser.evaluate(f"{CARD}.hidden")
+    browser.mouse("mouseMoved", *first_point(browser))
+    browser.wait_for(f"!{CARD}.hidden")
+    assert HOSTILE.replace("/", "∕") in browser.evaluate(f"{CARD}.textContent")  # as text
+    # The sheet is decoded when it is first needed.
+    browser.wait_for(f"{CARD}.querySelector('canvas').getContext('2d').getImageData(0, 0, 32, 32).data.some(v => v)")
+    browser.mouse("mouseMoved", 2, 2)
+    browser.wait_for(f"{CARD}.hidden")
+    assert browser.problems == []
+
+
+def test_a_tap_shows_it_on_a_phone(browser, report):
+    show_map(browser, report, 390)
+    browser.tap(*first_point(browser))
+    browser.wait_for(f"!{CARD}.hidden")
+    left, right = browser.evaluate(f"(r => [r.left, r.right])({CARD}.getBoundingClientRect())")
+    assert left >= 0
+    assert right <= 390
+
+
+def test_find_highlights_and_enter_goes_there(browser, report):
+    show_map(browser, report)
+    browser.evaluate("document.querySelector('.map-find').focus()")
+    browser.call("Input.insertText", text="新宿")
+    browser.settle()
+    assert browser.evaluate("document.querySelector('.map-found').textContent") == "30 found; Enter shows the next"
+    for key in ("rawKeyDown", "keyUp"):
+        browser.call("Input.dispatchKeyEvent", type=key, key="Enter", windowsVirtualKeyCode=13)
+    browser.wait_for(f"!{CARD}.hidden")
+    assert "新宿" in browser.evaluate(f"{CARD}.textContent")
+
+
+def test_zoom_legend_and_keys(browser, report):
+    show_map(browser, report)
+    drawn = f"{CANVAS}.toDataURL().length"
+    whole = browser.evaluate(drawn)
+    browser.evaluate("[...document.querySelectorAll('.map-legend button')].find(b => b.textContent == 'None').click()")
+    browser.settle()
+    assert browser.evaluate(drawn) < whole / 2
+    assert browser.evaluate("document.querySelectorAll('.map-legend [aria-pressed=false]').length") == 3
+    browser.evaluate("[...document.querySelectorAll('.map-legend button')].find(b => b.textContent == 'All').click()")
+    browser.settle()
+    assert browser.evaluate(drawn) == whole
+    x, y = first_point(browser)
+    browser.evaluate("new Promise(done => setTimeout(done, 400))")  # while the page scrolls, the wheel is the page's
+    browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-600)
+    browser.wait_for(f"{drawn} != {whole}")
+    browser.evaluate(f"{CANVAS}.focus()")
+    browser.call("Input.dispatchKeyEvent", type="keyDown", key="0", text="0")
+    browser.settle()
+    browser.mouse("mouseMoved", 2, 2)
+    browser.wait_for(f"{drawn} == {whole}")
+    assert browser.problems == []
+
+
+def test_ten_thousand_points_are_quick_and_small(browser, large_page):
+    assert large_page.stat().st_size < 15e6
+    show_map(browser, large_page)
+    times = []
+    for factor in (2, 0) * 6:
+        browser.evaluate(f"document.querySelector('[data-zoom=\"{factor}\"]').click()")
+        browser.settle()
+        times.append(float(browser.evaluate(REDRAWN)))
+    assert min(times) < 16, times  # milliseconds: 60 frames a second. Other processes may slow the rest down.
+    browser.mouse("mouseMoved", *first_point(browser))
+    browser.wait_for(f"!{CARD}.hidden")
+    assert browser.problems == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_comparison_fits(browser, tmp_path, width, dark):
+    run, _ = trained_run()
+    page = write_comparison([run, run], tmp_path / "compare.html")
+    browser.open(page, width, dark=dark)
+    assert browser.problems == []
+    assert browser.requests == [page.as_uri()]
+    found = {name: browser.evaluate(code) for name, code in
+             {"outside": OUTSIDE, "small": SMALL_TEXT, "faint": FAINT}.items()}  # fmt: skip
+    assert found == {"outside": [], "small": 0, "faint": []}
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
