@@ -230,7 +230,7 @@ def test_the_readme_shows_both_kinds_of_record(record: dict[str, Any]) -> None:
     on_gpu = tables["speed_table"](on_a_gpu(record), "results/bench/gpu.json")
     for text in (on_cpu, on_gpu):
         blocks = [block for block in text.split("\n\n") if block.startswith("|")]
-        assert len(blocks) == (6 if text is on_gpu else 5)
+        assert len(blocks) == (8 if text is on_gpu else 7)
         for block in blocks:
             assert len({line.count("|") for line in block.splitlines()}) == 1, block
     assert "| ResNet-18, width 4 | 32 |" in on_cpu
