@@ -22,10 +22,10 @@ def test_a_folder_trains_by_defaults_within_the_minutes(tmp_path, photographs, m
     monkeypatch.chdir(tmp_path)
     aag.train("photos", out="warm", epochs=1)  # compiles
     before = time.monotonic()
-    result = aag.train("photos", minutes=0.5)
+    result = aag.train("photos", minutes=0.2)
     assert result.complete
-    assert result.run.folder == Path("runs/photos-auto-seed0-minutes=0.5")
-    assert 15 < time.monotonic() - before < 45
+    assert result.run.folder == Path("runs/photos-auto-seed0-minutes=0.2")
+    assert 5 < time.monotonic() - before < 25
     assert result.run.settings()["train"]["batch_size"] == 128
     assert result.verdict
 

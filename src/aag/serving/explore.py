@@ -21,9 +21,10 @@ import torch
 from aag.cluster import kmeans, nearest_centroids
 from aag.errors import AAGError, first_line
 from aag.files import atomic_write_path, explain_write_errors
+from aag.serving.arrow import to_arrow
 from aag.serving.neighbours import neighbour_graph
 from aag.serving.projection import project
-from aag.serving.table import EmbeddingTable, find_shards, read_table, to_arrow
+from aag.serving.table import EmbeddingTable, find_shards, read_table
 from aag.training.runtime import choose_threads, find_device
 
 HOST = "127.0.0.1"  # nothing outside this machine can connect

@@ -14,7 +14,7 @@ from aag.errors import AAGError
 from aag.files import explain_write_errors, write_bytes
 from aag.serving.embedder import Embedder, ProgressCall, ignore_warnings
 from aag.serving.sources import ImageSource
-from aag.serving.table import EmbeddingTable, check_format, read_parquet, read_table, write_table, write_tables
+from aag.serving.table import EmbeddingTable, check_format, read_table, write_table, write_tables
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,8 @@ class _Parts:
         return count
 
     def _read(self, **columns: Any) -> Iterator[EmbeddingTable]:
+        from aag.serving.arrow import read_parquet
+
         leave_out = {name for name in ("features", "thumbnail") if not columns}
         for file in self.files:
             yield read_parquet(file, leave_out)

@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,10 +23,7 @@ from aag.files import atomic_write_path, explain_write_errors
 
 FORMATS = (".parquet", ".npz", ".csv")
 RESERVED = ("path", "embedding", "features", "thumbnail", "thumbnail_offsets", "metadata")
-METADATA = b"aag"  # key of the Parquet file's metadata, which is JSON
-ROW_GROUP = 8192  # rows
 UNIT_TOLERANCE = 1e-3  # of the length of an embedding; others' tables are normalised
-THUMBNAIL = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +65,9 @@ def write_tables(path: str | Path, tables: Iterable[EmbeddingTable]) -> None:
         if suffix == ".npz":
             _write_npz(temporary, concatenate(list(tables)))
         else:
-            _stream(temporary, suffix, tables)
+            from aag.serving.arrow import write_stream
+
+            write_stream(temporary, suffix, tables)
 
 
 def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = True) -> EmbeddingTable:
@@ -84,17 +80,24 @@ def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = Tr
     suffix = check_format(path)
     if not path.exists() and (shards := find_shards(path)):
         return concatenate([read_table(shard, features=features, thumbnails=thumbnails) for shard in shards])
-    read = {".parquet": read_parquet, ".npz": _read_npz, ".csv": _read_csv}[suffix]
     leave_out = {name for name, wanted in {"features": features, "thumbnail": thumbnails}.items() if not wanted}
     try:
-        table = read(path, leave_out)
+        table = _read(path, suffix, leave_out)
     except FileNotFoundError:
         raise AAGError(f"no such file: {path}") from None
-    except (pa.ArrowException, OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError) as error:
         raise AAGError(f"cannot read embeddings from {path}: {first_line(error)[:200]}") from error
     if not len(table):
         raise AAGError(f"{path} has no rows")
     return replace(table, embeddings=_unit_rows(table.embeddings, path))
+
+
+def _read(path: Path, suffix: str, leave_out: set[str]) -> EmbeddingTable:
+    if suffix == ".npz":
+        return _read_npz(path, leave_out)
+    from aag.serving import arrow  # pyarrow takes half a second, which an .npz need not pay
+
+    return arrow.read_parquet(path, leave_out) if suffix == ".parquet" else arrow.read_csv(path, leave_out)
 
 
 def check_format(path: Path) -> str:
@@ -152,124 +155,7 @@ def _unit_rows(embeddings: Tensor, path: Path) -> Tensor:
     return embeddings if ((lengths - 1).abs() < UNIT_TOLERANCE).all() else F.normalize(embeddings, dim=1)
 
 
-# --- Parquet ----------------------------------------------------------------------------------------------------------
-
-
-def to_arrow(table: EmbeddingTable) -> pa.Table:
-    """Return the table as Arrow has it, with the columns of the Parquet file."""
-    arrays: dict[str, pa.Array] = {"path": pa.array(table.names, pa.string())}
-    arrays["embedding"] = _vectors(table.embeddings)
-    if table.features is not None:
-        arrays["features"] = _vectors(table.features)
-    if table.thumbnails is not None:
-        rows = [
-            {"bytes": jpeg, "path": name} if jpeg else None
-            for name, jpeg in zip(table.names, table.thumbnails, strict=True)
-        ]
-        arrays["thumbnail"] = pa.array(rows, THUMBNAIL)
-    for name, values in table.columns.items():
-        arrays[name] = pa.array(values)
-    return pa.table(arrays, metadata={METADATA: json.dumps(table.metadata)})
-
-
-def _vectors(values: Tensor) -> pa.Array:
-    rows = values.detach().to("cpu", torch.float32).contiguous().numpy()
-    return pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
-
-
-def _stream(path: Path, suffix: str, tables: Iterable[EmbeddingTable]) -> None:
-    writer: Any = None
-    try:
-        for table in tables:
-            arrow = to_arrow(table) if suffix == ".parquet" else _wide(table)
-            if writer is None:
-                writer = _open_writer(path, suffix, arrow.schema)
-            arrow = arrow.cast(writer.schema) if suffix == ".parquet" else arrow
-            writer.write_table(arrow, ROW_GROUP) if suffix == ".parquet" else writer.write_table(arrow)
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-def _open_writer(path: Path, suffix: str, schema: pa.Schema) -> Any:
-    if suffix == ".csv":
-        return pa.csv.CSVWriter(path, schema)
-    # Random floats do not compress, and plain pages are read at the disk's speed.
-    return pq.ParquetWriter(path, schema, compression="none", use_dictionary=False)
-
-
-def read_parquet(path: Path, leave_out: set[str]) -> EmbeddingTable:
-    """Read a Parquet file without some of its columns. It may have no rows. Raises Arrow's errors."""
-    with pq.ParquetFile(path) as file:
-        wanted = [name for name in file.schema_arrow.names if name not in leave_out]
-        found = file.read(wanted)
-    metadata = json.loads((found.schema.metadata or {}).get(METADATA, b"{}"))
-    return EmbeddingTable(
-        found["path"].to_pylist(),
-        _matrix(found, "embedding"),
-        _matrix(found, "features") if "features" in wanted else None,
-        _pictures(found["thumbnail"]) if "thumbnail" in wanted else None,
-        {name: found[name].to_pylist() for name in wanted if name not in RESERVED},
-        metadata,
-    )
-
-
-def _matrix(found: pa.Table, name: str) -> Tensor:
-    """Return a column of lists of one length as float32 [N, D]."""
-    column = found[name]
-    kind = column.type
-    width = kind.list_size if pa.types.is_fixed_size_list(kind) else len(column[0]) if len(column) else 0
-    out, start = np.empty((len(column), width), np.float32), 0
-    for chunk in column.chunks:
-        values = chunk.flatten().to_numpy(zero_copy_only=False)
-        if chunk.null_count or len(values) != len(chunk) * width:
-            raise ValueError(f"column {name} has rows of different lengths")
-        out[start : start + len(chunk)] = values.reshape(len(chunk), width)
-        start += len(chunk)
-    return torch.from_numpy(out)
-
-
-def _pictures(column: pa.ChunkedArray) -> list[bytes]:
-    # chunk by chunk: 2 GiB of bytes do not fit into one binary array
-    return [(row or {}).get("bytes") or b"" for chunk in column.chunks for row in chunk.to_pylist()]
-
-
-# --- .csv and .npz ----------------------------------------------------------------------------------------------------
-
-
-def _wide(table: EmbeddingTable) -> pa.Table:
-    """Return columns path, further ones, embedding_0 …, feature_0 …; a .csv holds no thumbnails and no metadata."""
-    arrays: dict[str, Any] = {"path": pa.array(table.names, pa.string())}
-    arrays |= {name: pa.array(values) for name, values in table.columns.items()}
-    for name, values in (("embedding", table.embeddings), ("feature", table.features)):
-        if values is not None:
-            arrays |= {f"{name}_{i}": pa.array(row) for i, row in enumerate(values.cpu().T.contiguous().numpy())}
-    return pa.table(arrays)
-
-
-def _read_csv(path: Path, leave_out: set[str]) -> EmbeddingTable:
-    found = pa.csv.read_csv(
-        path,
-        parse_options=pa.csv.ParseOptions(newlines_in_values=True),
-        convert_options=pa.csv.ConvertOptions(column_types={"path": pa.string()}, strings_can_be_null=False),
-    )
-    numbered = [re.fullmatch(r"(embedding|feature)_(\d+)", name) for name in found.column_names]
-    groups: dict[str, list[str]] = {"embedding": [], "feature": []}
-    for match in sorted((match for match in numbered if match), key=lambda match: int(match[2])):
-        groups[match[1]].append(match[0])
-
-    def matrix(names: list[str]) -> Tensor:
-        return torch.from_numpy(np.stack([found[name].to_numpy().astype(np.float32) for name in names], axis=1))
-
-    used = {"path", *groups["embedding"], *groups["feature"]}
-    if "path" not in found.column_names or not groups["embedding"] or not len(found):
-        raise ValueError("it needs rows with the columns path and embedding_0, embedding_1, …")
-    return EmbeddingTable(
-        found["path"].to_pylist(),
-        matrix(groups["embedding"]),
-        matrix(groups["feature"]) if groups["feature"] and "features" not in leave_out else None,
-        columns={name: found[name].to_pylist() for name in found.column_names if name not in used},
-    )
+# --- .npz -----------------------------------------------------------------------------------------------------------
 
 
 def _write_npz(path: Path, table: EmbeddingTable) -> None:
