@@ -96,9 +96,10 @@ def test_dedupe_lists_groups_and_deletes_nothing(model, photos):
     assert "no near-duplicates among 19 images" in alone.words
 
 
-def test_dedupe_warns_when_everything_is_one_group(model, photos):
-    ran = aag_("dedupe", model, photos, "--threshold", "0.1", "--device", "cpu")
-    assert "one group has 40 of 40 images: raise --threshold" in ran.words
+def test_dedupe_keeps_different_pictures_at_any_threshold(model, photos):
+    """An untrained encoder finds all photographs similar: pixels decide."""
+    rows = json.loads(aag_("dedupe", model, photos, "--threshold", "0.1", "--json", "--device", "cpu").out)
+    assert 1 <= sum(not row["keep"] for row in rows) <= 10
 
 
 def test_cluster_prints_groups_and_their_agreement_with_folders(model, photos):

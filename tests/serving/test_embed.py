@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from aag import data, nets
+from aag.data import decoding
 from aag.errors import AAGError
 from aag.serving import embedder as embedding
 from aag.serving.embed import embed_folder, load_or_embed
@@ -264,3 +265,13 @@ def test_jpegs_decoded_on_the_gpu_are_close(model, photos, tmp_path):
     gpu = embed_folder(Embedder(model, device="cuda", decode="gpu"), tmp_path)
     assert cpu.names == gpu.names
     assert (cpu.embeddings * gpu.embeddings).sum(dim=1).min() > 0.99
+
+
+def test_files_decoded_in_processes_give_the_same_bits(model, photos, monkeypatch):
+    (photos / "broken.png").write_bytes(b"no image")
+    embedder = Embedder(model, device="cpu")
+    in_threads = embed_folder(embedder, photos)
+    monkeypatch.setattr(decoding, "PROCESS_FILES", 1)
+    in_processes = embed_folder(embedder, photos)
+    assert in_processes.names == in_threads.names
+    assert torch.equal(in_processes.embeddings, in_threads.embeddings)

@@ -62,9 +62,6 @@ def run(arguments: list[str]) -> int:
     groups, identical = found[-1].group, sum(each.identical for each in found)
     could_go = f"{len(found) - groups:,} of {len(table):,} images could go"
     say(f"{pluralize(groups, 'group')}; {could_go}, {identical:,} of them identical to the one to keep")
-    largest = sum(each.group == 1 for each in found)
-    if largest > len(table) / 2:
-        say(f"one group has {largest:,} of {len(table):,} images: raise --threshold, or train longer")
     sheet = f", contact sheet: {options.sheet}" if options.sheet != "none" else ""
     say(f"nothing was deleted; list: {options.out}{sheet}")
     return 0

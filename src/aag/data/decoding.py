@@ -17,7 +17,8 @@ from aag.data.decode import UnreadableImageError, decode
 from aag.data.summary import ChunkSummary, summarize_chunk
 
 CHUNK_BYTES = 2**21  # of decoded pixels
-PROCESS_FILES = 4096  # fewer are decoded by threads: processes take seconds to start
+# Processes take seconds to start, so they are for many files; threads wait for each other, the more the more cores.
+PROCESS_FILES = 8192  # divided by the cores
 _log = logging.getLogger(__name__)
 
 
@@ -61,11 +62,11 @@ def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
 
 def decode_files(folder: Path, paths: Sequence[str], size: int) -> Iterator[Chunk]:
     """Yield the chunks of all files, decoded on all cores. Only a few chunks are in memory at a time."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = core_count()
     length = max(1, min(256, CHUNK_BYTES // (3 * size * size), -(-len(paths) // (4 * count))))
     starts = iter(range(0, len(paths), length))
     pending: deque[Future[Chunk]] = deque()
-    with _decoder(len(paths)) as work, warnings.catch_warnings():
+    with open_decoder(len(paths)) as work, warnings.catch_warnings():
         # Images that Pillow warns about are either decoded or listed as skipped.
         warnings.simplefilter("ignore")
         pool = ThreadPoolExecutor(count)
@@ -80,10 +81,15 @@ def decode_files(folder: Path, paths: Sequence[str], size: int) -> Iterator[Chun
             pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C must not wait for a million images
 
 
+def core_count() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
-def _decoder(files: int) -> Iterator[Callable[[Path, list[str], int], Chunk]]:
-    """Yield a function that decodes a chunk: in a process of its own for each thread, where that pays."""
-    if files < PROCESS_FILES or sys.platform != "linux":
+def open_decoder(files: int) -> Iterator[Callable[[Path, list[str], int], Chunk]]:
+    """Yield a function that decodes a chunk of so many files: in a process for each thread, where that pays."""
+    if files < PROCESS_FILES // core_count() or sys.platform != "linux":
         yield decode_chunk
         return
     from aag.data.workers import Workers, WorkersUnavailableError

@@ -44,7 +44,7 @@ def read(
     image_size: int | None = None,
     limit: int | None = None,
     *,
-    labels: str = "auto",
+    labels: str = "known",
     holdout: float | None = None,
     root: str | Path | None = None,
     progress: Progress | None = None,
@@ -58,7 +58,7 @@ def read(
     listings = {split: list_images(path) for split, path in folders.items()}
     if "test" in listings and not listings["test"].images and not listings["test"].skipped:
         del folders["test"], listings["test"]
-    classes = _find_classes(listings.values()) if labels == "auto" else []
+    classes = _find_classes(listings.values()) if labels == "known" else []
     parts = {
         split: _Part(path, listings[split], listings[split].images, _label(listings[split].images, classes))
         for split, path in folders.items()

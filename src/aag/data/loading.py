@@ -19,7 +19,7 @@ from aag.data.listing import printable
 from aag.errors import AAGError, unknown
 
 Split = Literal["train", "test", "unlabelled"]
-Labels = Literal["auto", "none"]
+Labels = Literal["known", "none"]
 Progress = Callable[[int, int], None]  # files decoded, files in all
 
 
@@ -30,15 +30,15 @@ class _Options:
     root: str | Path | None = None
     image_size: int | None = None
     limit: int | None = None
-    labels: Labels = "auto"
+    labels: Labels = "known"
     holdout: float | None = None
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_options(self.image_size, self.limit)
         check_holdout(self.holdout)
-        if self.labels not in ("auto", "none"):
-            raise unknown("labels", str(self.labels), ("auto", "none"))
+        if self.labels not in ("known", "none"):
+            raise unknown("labels", str(self.labels), ("known", "none"))
         if self.holdout is not None and self.labels == "none":
             raise AAGError("--holdout is for evaluation with labels; leave it out, or leave out --labels none")
 
@@ -50,7 +50,7 @@ def load(
     root: str | Path | None = None,
     image_size: int | None = None,
     limit: int | None = None,
-    labels: Labels = "auto",
+    labels: Labels = "known",
     holdout: float | None = None,
     progress: Progress | None = None,
 ) -> ImageSet:
@@ -79,7 +79,7 @@ def load_pair(
     root: str | Path | None = None,
     image_size: int | None = None,
     limit: int | None = None,
-    labels: Labels = "auto",
+    labels: Labels = "known",
     holdout: float | None = None,
     progress: Progress | None = None,
 ) -> tuple[ImageSet, ImageSet | None]:
@@ -94,7 +94,7 @@ def as_image_sets(
     *,
     root: str | Path | None = None,
     image_size: int | None = None,
-    labels: Labels = "auto",
+    labels: Labels = "known",
     holdout: float | None = None,
 ) -> tuple[ImageSet, ImageSet | None]:
     """Return the training and the test images of any source; test is None if there are none.

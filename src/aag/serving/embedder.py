@@ -24,6 +24,7 @@ from PIL import Image
 
 from aag import __version__, nets
 from aag.data.decode import UnreadableImageError
+from aag.data.decoding import Chunk, core_count, open_decoder
 from aag.data.folder import printable
 from aag.errors import AAGError
 from aag.nets import Encoder
@@ -37,6 +38,7 @@ PART_IMAGES, PART_SECONDS = 8192, 20.0  # a part is saved after so many images o
 THUMBNAIL_SIZE, THUMBNAIL_QUALITY = 96, 85
 
 Model = str | os.PathLike[str] | Encoder
+DecodeCall = Callable[[Path, list[str], int], Chunk]  # folder, files in it, size
 ProgressCall = Callable[[int, int], None]  # (images done, all images)
 
 
@@ -145,8 +147,15 @@ class Embedder:
 
     def batches(self, source: ImageSource, indices: range, thumbnails: int = 0) -> Iterator[tuple[range, list[Piece]]]:
         """Yield batches of decoded pieces. At most two batches, or four pieces per core, are decoded ahead."""
+        files = len(indices) if source.paths and self.decode == "cpu" else 0
+        with open_decoder(files) as decode:
+            yield from self._batches(source, indices, thumbnails, decode)
+
+    def _batches(
+        self, source: ImageSource, indices: range, thumbnails: int, decode: DecodeCall
+    ) -> Iterator[tuple[range, list[Piece]]]:
         starts = iter(range(indices.start, indices.stop, PIECE))
-        cores = os.cpu_count() or 1
+        cores = core_count()
         waiting: deque[Future[Piece]] = deque()
         pool = ThreadPoolExecutor(cores)
 
@@ -154,7 +163,7 @@ class Embedder:
             start = next(starts, None)
             if start is not None:
                 rows = range(start, min(start + PIECE, indices.stop))
-                waiting.append(pool.submit(self._decode, source, rows, thumbnails))
+                waiting.append(pool.submit(self._decode, source, rows, thumbnails, decode))
 
         try:
             for _ in range(max(4 * cores, 2 * self.batch_size // PIECE)):
@@ -170,24 +179,27 @@ class Embedder:
         finally:  # Ctrl-C must not wait for what is queued
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _decode(self, source: ImageSource, rows: range, thumbnails: int) -> Piece:
+    def _decode(self, source: ImageSource, rows: range, thumbnails: int, decode: DecodeCall) -> Piece:
         if self.decode == "gpu" and source.paths:
             from aag.serving.gpu_decode import decode_batch
 
             images, failures = decode_batch([Path(source.paths[i]) for i in rows], self.size, self.device)
         else:
-            images, failures = self._decode_on_cpu(source, rows)
+            images, failures = self._decode_on_cpu(source, rows, decode)
         return Piece(images, failures, [_thumbnail(source, i, thumbnails) for i in rows] if thumbnails else [])
 
-    def _decode_on_cpu(self, source: ImageSource, rows: range) -> tuple[torch.Tensor, dict[int, str]]:
-        images = np.zeros((len(rows), self.size, self.size, self.spec.channels), np.uint8)
-        failures = {}
-        for place, index in enumerate(rows):
-            try:
-                images[place] = source.load(index, self.size)
-            except UnreadableImageError as reason:
-                failures[place] = str(reason)
-        return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), failures
+    def _decode_on_cpu(
+        self, source: ImageSource, rows: range, decode: DecodeCall
+    ) -> tuple[torch.Tensor, dict[int, str]]:
+        if source.paths:
+            chunk = decode(Path(), [source.paths[i] for i in rows], self.size)
+            if not chunk.failures:
+                return torch.from_numpy(chunk.images), {}
+            images = np.zeros((len(rows), 3, self.size, self.size), np.uint8)
+            images[[place for place in range(len(rows)) if place not in chunk.failures]] = chunk.images
+            return torch.from_numpy(images), chunk.failures
+        pixels = np.stack([source.load(i, self.size) for i in rows])
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), {}
 
 
 class _Part:

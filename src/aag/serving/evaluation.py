@@ -125,7 +125,7 @@ def write_projection(
 def _label_options(settings: dict[str, Any]) -> dict[str, Any]:
     """Return how the run's own data are labelled and split."""
     found = settings["data"]
-    return {"labels": found.get("labels") or "auto", "holdout": found.get("holdout")}
+    return {"labels": found.get("labels") or "known", "holdout": found.get("holdout")}
 
 
 def _load(

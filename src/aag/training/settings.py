@@ -20,8 +20,8 @@ class DataSettings(Settings):
     """Side of the views, and of the images that are evaluated. Default: 32 for a folder, else the images' own."""
     resize_size: Annotated[int, Range(at_least=8, at_most=4096)] | None = None
     """Side that images are resized to; views are cropped from that, as in 224 from 256. Default: --image-size."""
-    labels: Literal["auto", "none"] = "auto"
-    """auto: from the subfolders of a folder, for evaluation only. none: ignore labels."""
+    labels: Literal["known", "none"] = "known"
+    """known: the subfolders of a folder, or the data set's own; for evaluation only. none: ignore labels."""
     holdout: Annotated[float, Range(above=0, at_most=0.5)] | None = None
     """Fraction of the labelled images to hold out for evaluation, where there is no test split."""
 
@@ -39,7 +39,7 @@ class DataSettings(Settings):
 
     def to_json(self) -> dict[str, Any]:
         """Leave out default labels: settings written before the option existed stay equal."""
-        return {name: value for name, value in to_json(self).items() if (name, value) != ("labels", "auto")}
+        return {name: value for name, value in to_json(self).items() if (name, value) != ("labels", "known")}
 
 
 @dataclass(frozen=True)
