@@ -3,8 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from PIL import Image
 
 import aag
 from aag.runs import Run
+from aag.serving.table import read_table
 from aag.training import recipe_settings
 
 VICREG = f"{Path(__file__).parents[2] / 'examples' / 'vicreg.py'}:VICReg"
@@ -63,10 +62,12 @@ def test_train_tells_what_it_does_and_what_came_of_it(trained):
     assert "cifar10" not in rest  # the next steps after the sample are none after one's own data
 
 
-def test_the_command_that_is_offered_for_loading_works_in_a_shell(trained):
-    (command,) = re.findall(r"^  python (-c .*)$", trained.ran.out, re.MULTILINE)
-    ran = subprocess.run(f"{sys.executable} {command}", shell=True, capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith("EncoderSpec(")
+def test_the_command_that_is_offered_for_embedding_works(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (command,) = re.findall(r"^  aag (embed .*)$", trained.ran.out, re.MULTILINE)
+    ran = aag_(*shlex.split(command), "--device", "cpu")
+    assert (ran.code, ran.err) == (0, "")
+    assert read_table("embeddings.parquet").embeddings.shape == (136, 128)
 
 
 def test_the_same_command_again_says_it_is_complete_and_changes_nothing(trained):

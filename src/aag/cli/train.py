@@ -170,7 +170,7 @@ def _write_report(result: TrainResult, request: Request, sets: Any, say: Printer
         if not run.report_file.exists() or run.report_file.stat().st_mtime < run.encoder_file.stat().st_mtime:
             device = request.execution.device
             write_report(run, sets=sets, points=REPORT_POINTS, seconds=REPORT_SECONDS, device=device)
-        say(f"\nReport:  {run.report_file}")
+        say(f"\nreport   {run.report_file}")
     except Exception as error:
         say(f"warning: no report ({first_line(error)}); try aag report {shlex.quote(str(run.folder))}")
 
@@ -193,13 +193,13 @@ def _tell(result: TrainResult, request: Request, say: Printer) -> None:
         say(f"warning: {summary.missing}")
     say(f"run      {folder}")
     say("\nNext:")
-    path = shlex.quote(str(folder))
+    path, images = shlex.quote(str(folder)), shlex.quote(settings.data.source)
     if summary.knn_last is not None:
         say(f"  aag evaluate {path}")
-    code = f"import aag; print(aag.load({str(folder)!r}).spec)"
-    plain = not set(code) & set('"$`\\!')  # shlex.quote would break up the quotes inside
-    say(f'  python -c "{code}"' if plain else f"  python -c {shlex.quote(code)}")
+    say(f"  aag embed {path} {images} -o embeddings.parquet")
     dataset = DATASETS.get(settings.data.source)
+    if not dataset:
+        say(f"  aag search {path} {images} QUERY.jpg     # also dedupe, cluster, label, export")
     if dataset and dataset.bundled:
         own = load_method(settings.method) is not methods()["aag"]
         method = f" --method {settings.method}" if own else ""
