@@ -14,6 +14,11 @@ def join_or(words: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
+def keep_end(text: str, most: int) -> str:
+    """Shorten text to `most` characters: of a path, the end tells more than the start."""
+    return text if len(text) <= most else f"…{text[len(text) - most + 1 :]}"
+
+
 def readable_bytes(count: float) -> str:
     """3 kB, 983 MB, 12.3 GB."""
     for unit in ("bytes", "kB", "MB"):

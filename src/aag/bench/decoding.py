@@ -17,9 +17,10 @@ import torch
 import torch.multiprocessing as multiprocessing
 from PIL import Image
 
-from aag.bench.plan import Plan, cores
+from aag.bench.plan import Plan
 from aag.bench.timing import interleaved
 from aag.data.store import open_images
+from aag.provenance import core_count
 
 TASK = 32  # files per task of a process
 
@@ -46,20 +47,20 @@ KINDS = (
 def run(plan: Plan) -> dict[str, Any]:
     forks = "fork" in multiprocessing.get_all_start_methods()  # as in DataLoader
     context = multiprocessing.get_context("fork" if forks else "spawn")
-    with ProcessPoolExecutor(cores(), context, torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(core_count(), context, torch.set_num_threads, (1,)) as pool:
         rows = [_measure(plan, kind, pool) for kind in KINDS]
     return {
-        "cores": cores(),
+        "cores": core_count(),
         "protocol": (
             "files in the page cache; ours: from the first chunk to the complete store, with hashes and writing; the "
-            f"others: {cores()} processes that were started before, and throw the pixels away"
+            f"others: {core_count()} processes that were started before, and throw the pixels away"
         ),
         "rows": rows,
     }
 
 
 def _measure(plan: Plan, kind: Files, pool: ProcessPoolExecutor) -> dict[str, Any]:
-    count = TASK if plan.quick else kind.per_core * cores()
+    count = TASK if plan.quick else kind.per_core * core_count()
     with tempfile.TemporaryDirectory(prefix="aag-bench-") as name:
         folder = Path(name) / "files"
         _write_files(plan, kind, folder, count)

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 import tyro
 
-from aag.cli.output import Printer
+from aag.cli.output import Printer, embedding_progress
 from aag.cli.parsing import parse
-from aag.cli.serving import describe_skipped, embedding_progress
 from aag.errors import AAGError
 from aag.serving.embedder import Embedder
 from aag.serving.parts import embed_to_file, parse_shard, shard_indices
 from aag.serving.sources import open_source
 from aag.serving.table import check_format, shard_file
+from aag.text import pluralize
 
 
 @dataclass(frozen=True)
@@ -81,5 +81,5 @@ def run(arguments: list[str]) -> int:
         say(f"{done.count:,} images × {embedder.encoder.embedding_dim} → {done.file}{resumed}")
         say(f"{done.new / seconds:,.0f} images/s, {embedder.spec.network} on {embedder.device}, {embedder.precision}")
     if done.skipped:
-        say(describe_skipped(done.skipped, done.skipped_file))
+        say(f"{pluralize(len(done.skipped), 'file')} skipped, listed in {done.skipped_file}")
     return 0

@@ -9,6 +9,7 @@
 
 import os
 import stat
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -24,8 +25,6 @@ from aag.errors import first_line
 
 # EPS would run Ghostscript on the file's content. For the others, Pillow has only stubs that cannot decode.
 _EXCLUDED = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
-
-
 _COMMON = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
 _ORIENTATION = 0x0112  # EXIF tag
 
@@ -101,6 +100,14 @@ def _decode_jpeg(path: Path, decoder: Callable[[torch.Tensor, int, bool], torch.
     """Return uint8 [H, W, 3]."""
     rgb = 3
     return decoder(torch.from_numpy(np.fromfile(path, np.uint8)), rgb, False).permute(1, 2, 0).numpy()
+
+
+@contextmanager
+def ignore_warnings() -> Iterator[None]:
+    """Ignore Pillow's warnings: a file that it warns about is either decoded or listed as skipped."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def read_size(path: Path) -> tuple[int, int]:

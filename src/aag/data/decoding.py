@@ -1,9 +1,7 @@
 """Decode many files at once, in chunks that arrive in order."""
 
 import logging
-import os
 import sys
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from aag.data.decode import UnreadableImageError, decode
+from aag.data.decode import UnreadableImageError, decode, ignore_warnings
 from aag.data.summary import ChunkSummary, summarize_chunk
+from aag.provenance import core_count
 
 CHUNK_BYTES = 2**21  # of decoded pixels
 # Processes take seconds to start, so they are for many files; threads wait for each other, the more the more cores.
@@ -66,9 +65,7 @@ def decode_files(folder: Path, paths: Sequence[str], size: int) -> Iterator[Chun
     length = max(1, min(256, CHUNK_BYTES // (3 * size * size), -(-len(paths) // (4 * count))))
     starts = iter(range(0, len(paths), length))
     pending: deque[Future[Chunk]] = deque()
-    with open_decoder(len(paths)) as work, warnings.catch_warnings():
-        # Images that Pillow warns about are either decoded or listed as skipped.
-        warnings.simplefilter("ignore")
+    with open_decoder(len(paths)) as work, ignore_warnings():
         pool = ThreadPoolExecutor(count)
         try:
             while True:
@@ -79,11 +76,6 @@ def decode_files(folder: Path, paths: Sequence[str], size: int) -> Iterator[Chun
                 yield pending.popleft().result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C must not wait for a million images
-
-
-def core_count() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

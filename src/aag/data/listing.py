@@ -1,14 +1,13 @@
 """List the image files below a folder, and survey their sizes."""
 
 import os
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from aag.data.arrays import select_indices
-from aag.data.decode import UnreadableImageError, read_size, readable_extensions
+from aag.data.decode import UnreadableImageError, ignore_warnings, read_size, readable_extensions
 from aag.errors import AAGError
 from aag.text import pluralize
 
@@ -49,8 +48,7 @@ def survey(folder: str | Path, sample: int = 200) -> Survey:
     listing = list_images(path)
     chosen = select_indices(len(listing.images), sample)
     sizes = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with ignore_warnings():
         for i in chosen:
             try:
                 sizes.append(read_size(path / listing.images[i]))

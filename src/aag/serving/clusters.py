@@ -1,7 +1,5 @@
 """Group images by k-means on their embeddings."""
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from torch import Tensor
 
 from aag.cluster import kmeans, mutual_information
 from aag.errors import AAGError
-from aag.files import write_bytes
+from aag.files import write_csv
 from aag.serving.search import picture_loader
 from aag.serving.sheets import Section, Tile, make_sheet
 from aag.serving.table import EmbeddingTable
@@ -74,14 +72,9 @@ def choose_count(silhouettes: dict[int, float]) -> int:
 
 def write_clusters(path: Path, table: EmbeddingTable, clustering: Clustering) -> None:
     """Write path, cluster (from 1) and distance to its centre as CSV, atomically."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["path", "cluster", "distance"])
-    for name, label, distance in zip(
-        table.names, clustering.labels.tolist(), clustering.distances.tolist(), strict=True
-    ):
-        writer.writerow([name, label + 1, f"{distance:.6f}"])
-    write_bytes(path, out.getvalue().encode())
+    numbers = (clustering.labels + 1).tolist()
+    distances = [f"{distance:.6f}" for distance in clustering.distances.tolist()]
+    write_csv(path, ["path", "cluster", "distance"], zip(table.names, numbers, distances, strict=True))
 
 
 def clusters_sheet(

@@ -10,11 +10,11 @@ from aag.pages import document as doc
 from aag.pages.html import render_html
 from aag.runs import Run, flatten, run_status
 from aag.serving.curves import make_charts
-from aag.text import duration
+from aag.text import duration, keep_end
 
 MOST_LINES = 10  # in a chart; there are no more colours
 NAMED_LINES = 4  # more are told apart by their numbers in the table
-SHORT = 30  # characters of a name in a chart's legend
+LEGEND_CHARACTERS = 30  # of a run's name in a chart's legend
 
 
 def compare_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -50,7 +50,10 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
         raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
     rows = compare_runs(runs)
     few = len(rows) <= NAMED_LINES
-    numbered = [f"{place}: {_shorten(row['run'])}" if few else f"{place}" for place, row in enumerate(rows, 1)]
+    numbered = [
+        f"{place}: {keep_end(row['run'], LEGEND_CHARACTERS)}" if few else f"{place}"
+        for place, row in enumerate(rows, 1)
+    ]
     charts = make_charts({name: run.metrics() for name, run in list(zip(numbered, runs, strict=True))[:MOST_LINES]})
     cells = []
     for place, row in enumerate(rows, 1):
@@ -97,7 +100,3 @@ def _show(key: str, value: Any) -> str:
     if key == "seconds":
         return duration(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _shorten(name: str) -> str:
-    return name if len(name) <= SHORT else f"…{name[1 - SHORT :]}"

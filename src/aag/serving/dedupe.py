@@ -1,11 +1,9 @@
 """Find near-duplicate images and suggest which of each group to keep. Nothing is deleted."""
 
-import csv
 import hashlib
-import io
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from PIL import Image
 
 from aag.data.decode import UnreadableImageError, read_size
 from aag.errors import AAGError
-from aag.files import write_bytes
+from aag.files import write_csv
 from aag.serving.duplicates import ROUNDING, connect_similar
 from aag.serving.search import picture_loader
 from aag.serving.sheets import GREEN, Section, Tile, make_sheet
@@ -129,14 +127,12 @@ def _pixels_match(one: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 def write_duplicates(path: Path, found: Sequence[Duplicate]) -> None:
     """Write the groups as CSV, atomically."""
-    out = io.StringIO()
-    columns = [each.name for each in fields(Duplicate) if each.name != "index"]
-    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for each in found:
-        writer.writerow(asdict(each) | {"keep": int(each.keep), "identical": int(each.identical),
-                                        "cosine": f"{each.cosine:.6f}"})  # fmt: skip
-    write_bytes(path, out.getvalue().encode())
+    columns = ["group", "keep", "path", "cosine", "identical", "width", "height", "bytes"]
+    rows = (
+        (row.group, int(row.keep), row.path, f"{row.cosine:.6f}", int(row.identical), row.width, row.height, row.bytes)
+        for row in found
+    )
+    write_csv(path, columns, rows)
 
 
 def duplicates_sheet(

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from aag.data.datasets import data_root as find_data_root
+from aag.data.store import Progress
 from aag.errors import AAGError
 from aag.files import explain_write_errors
-from aag.serving.embedder import Embedder, Model, ProgressCall
+from aag.serving.embedder import Embedder, Model
 from aag.serving.parts import embed_to_file, table_key
 from aag.serving.sources import open_source
 from aag.serving.table import EmbeddingTable, read_table
@@ -25,7 +26,7 @@ def embed_folder(
     features: bool = False,
     thumbnails: int = 0,
     data_root: str | Path | None = None,
-    on_progress: ProgressCall | None = None,
+    on_progress: Progress | None = None,
     **options: Any,
 ) -> EmbeddingTable:
     """Embed a folder, files, an .npz or a data set in memory. `options` are the Embedder's.
@@ -43,7 +44,7 @@ def load_or_embed(
     *,
     features: bool = False,
     data_root: str | Path | None = None,
-    on_progress: ProgressCall | None = None,
+    on_progress: Progress | None = None,
     **options: Any,
 ) -> EmbeddingTable:
     """Return the embeddings of images, or of an embeddings file of this model.

@@ -9,11 +9,9 @@ import io
 import json
 import os
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,11 +21,13 @@ import torch
 from PIL import Image
 
 from aag import __version__, nets
-from aag.data.decode import UnreadableImageError
-from aag.data.decoding import Chunk, core_count, open_decoder
+from aag.data.decode import UnreadableImageError, ignore_warnings
+from aag.data.decoding import Chunk, open_decoder
 from aag.data.folder import printable
+from aag.data.store import Progress
 from aag.errors import AAGError
 from aag.nets import Encoder
+from aag.provenance import core_count
 from aag.serving.sources import ImageSource
 from aag.serving.table import EmbeddingTable, concatenate
 from aag.settings import Precision
@@ -39,7 +39,6 @@ THUMBNAIL_SIZE, THUMBNAIL_QUALITY = 96, 85
 
 Model = str | os.PathLike[str] | Encoder
 DecodeCall = Callable[[Path, list[str], int], Chunk]  # folder, files in it, size
-ProgressCall = Callable[[int, int], None]  # (images done, all images)
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class Embedder:
         *,
         features: bool = False,
         thumbnails: int = 0,
-        on_progress: ProgressCall | None = None,
+        on_progress: Progress | None = None,
     ) -> Iterator[tuple[range, EmbeddingTable, list[str]]]:
         """Yield parts (indices, table, skipped files) of some thousand images each, in order.
 
@@ -245,14 +244,6 @@ class _Part:
             metadata,
         )
         return table, [f"{printable(source.names[i])}: {reason}" for i, reason in self.failures.items()]
-
-
-@contextmanager
-def ignore_warnings() -> Iterator[None]:
-    """Ignore what Pillow warns about: such a file is either decoded or listed as skipped."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def hash_model(encoder: Encoder) -> str:

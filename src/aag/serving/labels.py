@@ -1,7 +1,6 @@
 """Label all images from a few labelled examples, by weighted kNN or a linear classifier on embeddings."""
 
 import csv
-import io
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from aag.errors import AAGError, first_line
 from aag.evaluate.knn import find_neighbours, knn_predict
-from aag.files import write_bytes
+from aag.files import write_csv
 from aag.serving.sources import class_folders
 from aag.serving.table import EmbeddingTable
 from aag.text import pluralize
@@ -121,12 +120,9 @@ def folder_labels(table: EmbeddingTable, folder: Path) -> list[str]:
 
 def write_labels(path: Path, table: EmbeddingTable, found: Labelling) -> None:
     """Write path, label, confidence and whether the label was given, as CSV, atomically."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["path", "label", "confidence", "given"])
-    for name, label, confidence, given in zip(table.names, found.labels, found.confidences, found.given, strict=True):
-        writer.writerow([name, label, f"{confidence:.4f}", int(given)])
-    write_bytes(path, out.getvalue().encode())
+    confidences = [f"{confidence:.4f}" for confidence in found.confidences]
+    rows = zip(table.names, found.labels, confidences, map(int, found.given), strict=True)
+    write_csv(path, ["path", "label", "confidence", "given"], rows)
 
 
 def summarize_labels(found: Labelling) -> list[dict[str, object]]:

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from aag.data.decode import ignore_warnings
+from aag.data.store import Progress
 from aag.errors import AAGError
 from aag.files import explain_write_errors, write_bytes
-from aag.serving.embedder import Embedder, ProgressCall, ignore_warnings
+from aag.serving.embedder import Embedder
 from aag.serving.sources import ImageSource
 from aag.serving.table import EmbeddingTable, check_format, read_table, write_table, write_tables
 
@@ -36,7 +38,7 @@ def embed_to_file(
     features: bool = False,
     thumbnails: int = 0,
     indices: range | None = None,
-    on_progress: ProgressCall | None = None,
+    on_progress: Progress | None = None,
 ) -> Embedded:
     """Embed images to a .parquet, .npz or .csv. Parts are kept in OUT.parts until the file is complete.
 

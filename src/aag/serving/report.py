@@ -1,28 +1,23 @@
 """The report of a run: one HTML page with its curves, views, map of embeddings, neighbours and classes."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from aag import nets
 from aag.data import ImageSet
 from aag.errors import AAGError
 from aag.files import write_bytes
-from aag.nets import Encoder
 from aag.pages import document as doc
 from aag.pages.html import render_html
 from aag.runs import SECTIONS, Run, summarize
 from aag.serving.classes import classify
 from aag.serving.curves import make_charts
+from aag.serving.evaluation import load_encoder
 from aag.serving.gallery import make_gallery
 from aag.serving.neighbours import neighbour_graph
 from aag.serving.report_pictures import classes_blocks, map_blocks, neighbours_blocks, views_blocks
 from aag.text import duration, pluralize
 from aag.training.api import load_sets
-from aag.training.runtime import choose_precision, choose_threads, find_device
 from aag.training.settings import RunSettings
 
 POINTS, SECONDS = 10_000, 30.0  # of the map; of encoding, beyond which fewer points are taken
@@ -72,7 +67,7 @@ def make_report(
 def _picture_sections(
     run: Run, settings: RunSettings, sets: Sets | None, points: int, seconds: float, data_root: Path | None, device: str
 ) -> list[doc.Section]:
-    encoder, dtype = _load_encoder(run, device)
+    encoder, dtype = load_encoder(run, device)
     sets = sets or load_sets(settings, data_root)
     gallery = make_gallery(encoder, sets, points=points, seconds=seconds, dtype=dtype)
     graph = neighbour_graph(gallery.embeddings)[0].cpu()
@@ -85,15 +80,6 @@ def _picture_sections(
         blocks = classes_blocks(gallery, found)
         sections.append(doc.Section("classes", "Which classes it tells apart", blocks, "Classes"))
     return sections
-
-
-def _load_encoder(run: Run, device_name: str) -> tuple[Encoder, torch.dtype | None]:
-    if not os.path.exists(run.encoder_file):
-        raise AAGError(f"{run.folder} has no encoder yet: its training has not started or was never saved")
-    device = find_device(device_name)
-    choose_threads(device)
-    dtype = torch.bfloat16 if choose_precision(device, "auto") == "bf16" else None
-    return nets.load(run.encoder_file, device=device), dtype
 
 
 # --- introduction and curves ------------------------------------------------------------------------------------------

@@ -14,12 +14,14 @@ from aag.rng import keys, permutation
 from aag.serving.classes import Classification
 from aag.serving.gallery import Gallery, encode_picture, to_pictures
 from aag.serving.projection import project
+from aag.text import keep_end
 from aag.training.settings import RunSettings
 
 SAMPLES, NEIGHBOURS = 8, 8  # rows of pictures; neighbours in each
 CLUSTERS = 12
 LARGEST_HEAT_TABLE = 20  # classes; more are listed by their most confused pairs
 VIEW_SIDE = 160  # pixels, at most
+NAME_CHARACTERS = 40  # of a file's name in a table
 
 
 def map_blocks(gallery: Gallery, graph: torch.Tensor) -> list[doc.Block]:
@@ -71,7 +73,7 @@ def views_blocks(encoder: Encoder, settings: RunSettings, images: ImageSet) -> l
     for place, number in enumerate(index.tolist()):
         name = images.names[number] if images.names else f"image {number:,}"
         cells = [_picture(pixels[place], f"{name}, {column}", side) for column, pixels in pictures.items()]
-        rows.append([doc.Cell([_short(name)]), *cells])
+        rows.append([doc.Cell([keep_end(name, NAME_CHARACTERS)]), *cells])
     caption = f"Images drawn at random, and their views in the first epoch with seed {seed}."
     return [doc.Table("Images and their views", ["", *columns], rows, caption, "views")]
 
@@ -91,7 +93,7 @@ def neighbours_blocks(gallery: Gallery, graph: torch.Tensor) -> list[doc.Block]:
         others = graph[row, :NEIGHBOURS].tolist()
         cosines = (gallery.embeddings[others] @ gallery.embeddings[row]).tolist() if others else []
         rows.append([
-            doc.Cell([_short(gallery.names[row]), gallery.label(row)]),
+            doc.Cell([keep_end(gallery.names[row], NAME_CHARACTERS), gallery.label(row)]),
             _picture(gallery.pictures[row], gallery.names[row]),
             *(_neighbour(gallery, row, other, cosine) for other, cosine in zip(others, cosines, strict=True)),
         ])  # fmt: skip
@@ -113,11 +115,6 @@ def _picture(pixels: Any, about: str, side: int = 72) -> doc.Cell:
 
 def _image(pixels: Any, about: str, side: int = 72) -> doc.Image:
     return doc.Image(encode_picture(pixels), about, side)
-
-
-def _short(name: str, most: int = 40) -> str:
-    """Return the end of a long path, which tells more than its start."""
-    return name if len(name) <= most else f"…{name[1 - most :]}"
 
 
 def classes_blocks(gallery: Gallery, found: Classification) -> list[doc.Block]:
@@ -152,7 +149,7 @@ def classes_blocks(gallery: Gallery, found: Classification) -> list[doc.Block]:
         for place in mistakes:
             row = int(found.rows[place])
             cells = [f"{found.classes[int(found.predicted[place])]}", f"{100 * float(found.share[place]):.0f} %"]
-            head = doc.Cell([_short(gallery.names[row]), gallery.label(row)])
+            head = doc.Cell([keep_end(gallery.names[row], NAME_CHARACTERS), gallery.label(row)])
             rows.append(
                 [head, _picture(gallery.pictures[row], gallery.names[row]), *(doc.Cell([text]) for text in cells)]
             )

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from aag.data.listing import printable
 from aag.errors import AAGError
 from aag.files import atomic_write_path, explain_write_errors
 
@@ -160,7 +161,7 @@ def fit_text(text: str, width: int, size: int) -> str:
 
     The end of a path tells most, so two thirds of what remains is the end.
     """
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    text = printable(text)
     if text_width(text, size) <= width:
         return text
     low, high = 0, len(text)  # find the most letters that fit

@@ -1,11 +1,12 @@
 """Images of a set that is larger than the GPU's memory: read ahead from host memory or a memory-mapped file."""
 
-import os
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from aag.provenance import core_count
 
 DEVICE_SHARE = 1 / 3  # of the GPU's free memory that images may take; the network needs the rest
 ROWS = 32  # images that one thread gathers at a time
@@ -26,7 +27,7 @@ class HostReader:
     def __init__(self, images: Tensor, device: torch.device) -> None:
         self.images: np.ndarray = images.numpy()
         self.device, self.shape = device, tuple(images.shape[1:])
-        self._pool = ThreadPoolExecutor(min(16, os.cpu_count() or 1), thread_name_prefix="read")
+        self._pool = ThreadPoolExecutor(min(16, core_count()), thread_name_prefix="read")
         self._buffers: list[Tensor] = [torch.empty(0)] * 2
         self._copied: list[torch.cuda.Event | None] = [None, None]
         self._ahead: tuple[Tensor, int, list[Future]] | None = None
