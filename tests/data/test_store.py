@@ -39,7 +39,7 @@ def journal(root: Path) -> Path:
 
 
 def small_chunks(monkeypatch) -> None:
-    monkeypatch.setattr("aag.data.decoding.CHUNK_BYTES", 3 * 16 * 16 * 4)
+    monkeypatch.setattr("aag.data.parallel_decode.CHUNK_BYTES", 3 * 16 * 16 * 4)
 
 
 def check_complete(images: data.ImageSet, folder: Path) -> None:

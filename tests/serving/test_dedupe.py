@@ -12,8 +12,8 @@ from scipy.sparse.csgraph import connected_components
 
 from aag.errors import AAGError
 from aag.serving import duplicates
+from aag.serving.components import bounding_rows, connect_similar
 from aag.serving.dedupe import duplicates_sheet, find_duplicates, write_duplicates
-from aag.serving.duplicates import bounding_rows, connect_similar
 from aag.serving.embed import embed_folder
 from aag.serving.table import EmbeddingTable
 

@@ -19,8 +19,8 @@ from aag.data import decoding
 from aag.errors import AAGError
 from aag.serving import embedder as embedding
 from aag.serving.embed import embed_folder, load_or_embed
+from aag.serving.embed_file import embed_to_file, parse_shard, shard_indices
 from aag.serving.embedder import Embedder, hash_model
-from aag.serving.parts import embed_to_file, parse_shard, shard_indices
 from aag.serving.sources import class_folders, open_source
 from aag.serving.table import concatenate, read_table, write_table
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from aag.cli.output import make_console, print_rows
 from aag.cli.parsing import parse
 from aag.data.datasets import DATASETS, data_root, fetch_command, list_datasets
-from aag.data.stores import clear_stores, list_stores, store_root
+from aag.data.image_cache import clear_stores, list_stores, store_root
 from aag.errors import unknown
 from aag.text import readable_bytes
 

@@ -10,8 +10,8 @@ import tyro
 from aag.cli.output import Printer, embedding_progress
 from aag.cli.parsing import parse
 from aag.errors import AAGError
+from aag.serving.embed_file import embed_to_file, parse_shard, shard_indices
 from aag.serving.embedder import Embedder
-from aag.serving.parts import embed_to_file, parse_shard, shard_indices
 from aag.serving.sources import open_source
 from aag.serving.table import check_format, shard_file
 from aag.text import pluralize

@@ -43,17 +43,17 @@ def choose_held_out(hashes: np.ndarray, labels: np.ndarray, fraction: float) -> 
 def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
     """Split labelled images in memory into training and test images, by a hash of their pixels."""
     if images.labels is None:
-        raise no_labels(images.name)
+        raise no_labels_error(images.name)
     held_out = choose_held_out(image_hashes(images.images.cpu().numpy()), images.labels.cpu().numpy(), fraction)
     train, test = (_take(images, np.flatnonzero(chosen)) for chosen in (~held_out, held_out))
     return train, replace(test, split="test", skipped=())
 
 
-def no_labels(name: str) -> AAGError:
+def no_labels_error(name: str) -> AAGError:
     return AAGError(f"{name} has no labels, and --holdout is for evaluation with labels; leave out --holdout")
 
 
-def has_test(name: str) -> AAGError:
+def has_test_error(name: str) -> AAGError:
     return AAGError(f"{name} has a test split; leave out --holdout")
 
 

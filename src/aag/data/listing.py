@@ -13,7 +13,7 @@ from aag.text import pluralize
 
 # Formats of photographs that Pillow does not read; their owner wants to know that they are missing.
 _UNSUPPORTED = frozenset({".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".rw2", ".raf"})
-_TEST_NAMES = ("test", "val", "valid", "validation")
+TEST_NAMES = ("test", "val", "valid", "validation")
 
 
 @dataclass
@@ -55,14 +55,14 @@ def survey(folder: str | Path, sample: int = 200) -> Survey:
             except UnreadableImageError:
                 continue
     if not sizes:
-        raise no_readable_image(path, listing)
+        raise no_image_error(path, listing)
     shorter = np.min(sizes, axis=1)
     low, median, high = np.percentile(shorter, (10, 50, 90), method="lower").tolist()
     mean_pixels = float(np.prod(np.array(sizes, np.float64), axis=1).mean())
     return Survey(len(listing.images), len(chosen), len(chosen) - len(sizes), median, (low, high), mean_pixels)
 
 
-def no_readable_image(folder: Path, listing: Listing, first: str = "") -> AAGError:
+def no_image_error(folder: Path, listing: Listing, first: str = "") -> AAGError:
     """Return the error for a folder none of whose files is an image; `first` is a file that failed, with its reason."""
     counts = f"{pluralize(listing.file_count, 'file')}, {len(listing.images)} with an image extension"
     first = first or next(iter(listing.skipped), "")
@@ -76,7 +76,7 @@ def split_folders(folder: Path) -> dict[str, Path]:
     except OSError as error:
         raise AAGError(f"cannot read {folder}: {error.strerror or error}") from None
     folders = {c.name.lower(): Path(c.path) for c in children if _is_folder(c) and not c.name.startswith(".")}
-    test = next((folders[name] for name in _TEST_NAMES if name in folders), None)
+    test = next((folders[name] for name in TEST_NAMES if name in folders), None)
     if "train" in folders and test is not None:
         return {"train": folders["train"], "test": test}
     # `train` as the only folder is a split. Beside other folders it is a class: a vehicle.
@@ -116,6 +116,11 @@ def list_images(folder: Path) -> Listing:
         pending += reversed(subfolders)
     listing.images.sort()
     return listing
+
+
+def class_folder(name: str) -> str:
+    """Return the first folder of an image's path, which is its class; empty for an image outside all subfolders."""
+    return name.split("/", 1)[0] if "/" in name else ""
 
 
 def _is_image(name: str) -> bool:

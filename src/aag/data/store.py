@@ -25,9 +25,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from aag.data.decoding import Chunk, decode_files
+from aag.data.image_cache import store_root
 from aag.data.listing import printable
-from aag.data.stores import store_root
+from aag.data.parallel_decode import Chunk, decode_files
 from aag.data.summary import PixelSummary, summarize_chunk
 from aag.errors import AAGError
 from aag.text import readable_bytes
@@ -145,20 +145,20 @@ class Store:
                 report(state.files, total)
                 for chunk in decode_files(self.source, self.paths[state.files :], self.size):
                     _write(pixels, chunk.images)
-                    _add(state, chunk)
-                    _write(journal, np.frombuffer(_line(state, chunk), np.uint8))
+                    _count_chunk(state, chunk)
+                    _write(journal, np.frombuffer(_journal_line(state, chunk), np.uint8))
                     report(state.files, total)
                 os.fsync(pixels.fileno())  # before the line that says so
                 _write(journal, np.frombuffer(b'{"complete": true}\n', np.uint8))
         except OSError as error:
-            raise self._stopped(error) from error
+            raise self._write_error(error) from error
         self.delete_stale()
         if (found := self.read()) is None:
             raise AAGError(f"{self.folder} was deleted while it was written; run the same command again")
         return found
 
     def _announce(self, total: int, missing: int) -> None:
-        needed, gone = missing * self.row_bytes, total - missing
+        needed, done = missing * self.row_bytes, total - missing
         free = shutil.disk_usage(self.folder).free
         images = f"{total:,} images to {self.size}×{self.size}"
         if needed > free:
@@ -166,10 +166,10 @@ class Store:
                 f"decoding {images} takes {readable_bytes(needed)} and {self.root} has {readable_bytes(free)} free; "
                 "set AAG_DATA to a folder on a larger disk, or use a smaller --image-size"
             )
-        resumed = f" ({gone:,} are done)" if gone else ""
+        resumed = f" ({done:,} are done)" if done else ""
         _log.info("decoding %s: %s in %s%s", images, readable_bytes(total * self.row_bytes), self.root, resumed)
 
-    def _stopped(self, error: OSError) -> AAGError:
+    def _write_error(self, error: OSError) -> AAGError:
         done, total = self._read_journal().files, len(self.paths)
         advice = "run the same command again to continue"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -189,7 +189,7 @@ class Store:
     def _read_journal(self, verify: bool = False) -> _State:
         """Return what the journal says. With `verify`, stop at the first chunk whose pixels are not those it hashed."""
         state = _State()
-        with suppress(OSError), self.journal.open("rb") as journal, _optional(self.pixels) as pixels:
+        with suppress(OSError), self.journal.open("rb") as journal, _open_if_exists(self.pixels) as pixels:
             for line in journal:
                 with suppress(ValueError, KeyError, TypeError, AttributeError):  # damaged, or cut off
                     entry = json.loads(line if line.endswith(b"\n") else b"")
@@ -233,13 +233,13 @@ def listing_key(folder: Path, paths: Sequence[str], size: int) -> str:
     return digest.hexdigest()[:16]
 
 
-def _add(state: _State, chunk: Chunk) -> None:
+def _count_chunk(state: _State, chunk: Chunk) -> None:
     state.failures |= {state.files + place: reason for place, reason in chunk.failures.items()}
     state.files += chunk.files
     state.summary.add(chunk.summary)
 
 
-def _line(state: _State, chunk: Chunk) -> bytes:
+def _journal_line(state: _State, chunk: Chunk) -> bytes:
     first = state.files - chunk.files
     entry = {
         "files": state.files,
@@ -259,7 +259,7 @@ def _write(file: IO[bytes], content: np.ndarray) -> None:
 
 
 @contextmanager
-def _optional(path: Path) -> Iterator[IO[bytes] | None]:
+def _open_if_exists(path: Path) -> Iterator[IO[bytes] | None]:
     if not path.exists():
         yield None
         return
@@ -290,7 +290,7 @@ def _decode_to_memory(folder: Path, paths: Sequence[str], size: int, progress: P
     state = _State()
     for chunk in decode_files(folder, paths, size):
         images[state.summary.count : state.summary.count + len(chunk.images)] = chunk.images
-        _add(state, chunk)
+        _count_chunk(state, chunk)
         if progress:
             progress(state.files, len(paths))
     return StoredImages(images[: state.summary.count], state.failures, state.summary)

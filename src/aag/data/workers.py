@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from aag.data.decoding import Chunk, decode_chunk, join_chunks
+from aag.data.parallel_decode import Chunk, decode_chunk, join_chunks
 from aag.data.summary import summarize_chunk
 
 _LENGTH = struct.Struct("<Q")

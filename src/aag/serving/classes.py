@@ -33,7 +33,7 @@ class Classification:
         count = len(self.classes)
         return torch.bincount(self.actual * count + self.predicted, minlength=count * count).view(count, count)
 
-    def by_class(self) -> list[tuple[str, float, int]]:
+    def accuracy_by_class(self) -> list[tuple[str, float, int]]:
         """Return name, accuracy in percent and number of images of each class that occurs, worst first."""
         counts = self.confusion()
         totals, right = counts.sum(dim=1).tolist(), counts.diagonal().tolist()

@@ -11,8 +11,8 @@ from aag.data.datasets import data_root as find_data_root
 from aag.data.store import Progress
 from aag.errors import AAGError
 from aag.files import explain_write_errors
+from aag.serving.embed_file import embed_to_file, table_key
 from aag.serving.embedder import Embedder, Model
-from aag.serving.parts import embed_to_file, table_key
 from aag.serving.sources import open_source
 from aag.serving.table import EmbeddingTable, read_table
 

@@ -22,8 +22,8 @@ from PIL import Image
 
 from aag import __version__, nets
 from aag.data.decode import UnreadableImageError, ignore_warnings
-from aag.data.decoding import Chunk, open_decoder
 from aag.data.folder import printable
+from aag.data.parallel_decode import Chunk, open_decoder
 from aag.data.store import Progress
 from aag.errors import AAGError
 from aag.nets import Encoder

@@ -30,7 +30,7 @@ def check_outputs(encoder: Encoder, exported: Callable[[Tensor], Sequence[Tensor
             try:
                 found = exported(batch)
             except Exception as error:  # runtimes raise anything
-                raise failure(encoder, format, error) from error
+                raise export_error(encoder, format, error) from error
             for name, ours, theirs in zip(largest, encoder.encode(batch), found, strict=True):
                 has_shape = ours.shape == theirs.shape
                 difference = (ours - theirs).abs().max().item() if has_shape else float("inf")
@@ -60,7 +60,7 @@ def load_source(path: Path) -> nn.Module:
     return namespace["load_encoder"]()
 
 
-def failure(encoder: Encoder, format: str, error: Exception) -> AAGError:
+def export_error(encoder: Encoder, format: str, error: Exception) -> AAGError:
     return AAGError(f"cannot export {encoder.spec.network} as {format}: {first_line(error)[:200]}")
 
 

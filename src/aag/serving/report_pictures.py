@@ -19,7 +19,7 @@ from aag.training.settings import RunSettings
 
 SAMPLES, NEIGHBOURS = 8, 8  # rows of pictures; neighbours in each
 CLUSTERS = 12
-LARGEST_HEAT_TABLE = 20  # classes; more are listed by their most confused pairs
+MAX_CONFUSION_CLASSES = 20  # classes; more are listed by their most confused pairs
 VIEW_SIDE = 160  # pixels, at most
 NAME_CHARACTERS = 40  # of a file's name in a table
 
@@ -118,14 +118,14 @@ def _image(pixels: Any, about: str, side: int = 72) -> doc.Image:
 
 
 def classes_blocks(gallery: Gallery, found: Classification) -> list[doc.Block]:
-    worst = found.by_class()
+    worst = found.accuracy_by_class()
     listed = worst if len(worst) <= 10 else [*worst[:5], *worst[-5:]]
     title = "Accuracy by class, worst first" if listed is worst else "The five worst and the five best classes"
     rows = [[doc.Cell([name]), doc.Cell([f"{share:.1f} %"]), doc.Cell([f"{total:,}"])] for name, share, total in listed]
-    by_class = doc.Table(title, ["class", "accuracy", "images"], rows, style="list compact")
+    accuracies = doc.Table(title, ["class", "accuracy", "images"], rows, style="list compact")
     right: list[doc.Block]
-    if len(worst) <= LARGEST_HEAT_TABLE:
-        right = [doc.heading("Confusion"), _heat_table(found)]
+    if len(worst) <= MAX_CONFUSION_CLASSES:
+        right = [doc.heading("Confusion"), _confusion_table(found)]
     else:
         pairs = [
             [doc.Cell([actual]), doc.Cell([predicted]), doc.Cell([f"{number:,}"]), doc.Cell([f"{share:.0f} %"])]
@@ -138,7 +138,7 @@ def classes_blocks(gallery: Gallery, found: Classification) -> list[doc.Block]:
         ]
     blocks: list[doc.Block] = [
         doc.Paragraph(f"The kNN is right for {found.accuracy:.2f} % of {len(found.rows):,} images."),
-        doc.Columns([[doc.heading(title), by_class], right]),
+        doc.Columns([[doc.heading(title), accuracies], right]),
     ]
     if mistakes := found.mistakes():
         columns, note = (
@@ -157,7 +157,7 @@ def classes_blocks(gallery: Gallery, found: Classification) -> list[doc.Block]:
     return [*blocks, doc.Paragraph(found.protocol, "protocol")]
 
 
-def _heat_table(found: Classification) -> doc.Table:
+def _confusion_table(found: Classification) -> doc.Table:
     counts = found.confusion()
     present = [n for n in range(len(found.classes)) if int(counts[n].sum())]
     rows = []

@@ -32,7 +32,7 @@ class Neighbour:
     index: int
 
 
-def nearest(embeddings: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def find_nearest(embeddings: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the cosines and rows [Q, k] of the k nearest of the unit rows [N, D] to each query [Q, D], sorted.
 
     Exact: every row is compared. Equal cosines are ordered by row.
@@ -51,7 +51,7 @@ def search(embedder: Embedder, table: EmbeddingTable, queries: Sequence[str | Pa
     if k < 1:
         raise AAGError(f"--k {k} is too small; ask for at least 1 neighbour")
     embeddings = embed_queries(embedder, queries)
-    cosines, rows = nearest(table.embeddings, embeddings, k + 1)
+    cosines, rows = find_nearest(table.embeddings, embeddings, k + 1)
     folder = table.metadata.get("source", "")
     found = []
     for query, cosine, row in zip(queries, cosines.clamp(max=1).tolist(), rows.tolist(), strict=True):

@@ -17,7 +17,7 @@ from aag.files import atomic_write_path, explain_write_errors
 Colour = tuple[int, int, int]
 PAPER, INK, GREY, FRAME = (255, 255, 255), (20, 20, 24), (110, 110, 120), (224, 224, 230)
 GREEN, BLUE = (24, 140, 70), (40, 90, 200)  # frames: keep; given
-GAP, MARGIN, APART = 10, 16, 34  # between pictures, around the sheet, between sections side by side
+GAP, MARGIN, SECTION_GAP = 10, 16, 34  # between pictures, around the sheet, between sections side by side
 MIN_WIDTH = 420  # room for titles
 TEXT, TITLE, HEADING = 12, 15, 19  # font sizes in pixels
 MAX_PIXELS = 60_000_000  # of a sheet: larger PNGs open in few programs
@@ -50,12 +50,12 @@ def make_sheet(sections: Sequence[Section], *, title: str = "", columns: int = 8
     room = columns * (size + GAP) - GAP
     shelves: list[list[Section]] = []
     for section in sections:
-        used = sum(_width(each, columns, size) + APART for each in shelves[-1]) if shelves else 0
+        used = sum(_width(each, columns, size) + SECTION_GAP for each in shelves[-1]) if shelves else 0
         if shelves and used + _width(section, columns, size) <= room:
             shelves[-1].append(section)
         else:
             shelves.append([section])
-    widths = [sum(_width(each, columns, size) + APART for each in shelf) - APART for shelf in shelves]
+    widths = [sum(_width(each, columns, size) + SECTION_GAP for each in shelf) - SECTION_GAP for shelf in shelves]
     room = (
         max([MIN_WIDTH, text_width(title, HEADING) if title else 0, *widths]) if max(widths, default=0) < room else room
     )
@@ -79,7 +79,7 @@ def make_sheet(sections: Sequence[Section], *, title: str = "", columns: int = 8
         for section in shelf:
             wide = room if len(shelf) == 1 else _width(section, columns, size)
             _draw_section(sheet, draw, section, (x, y), wide, columns, size)
-            x += wide + APART
+            x += wide + SECTION_GAP
         y += each
     if left_out:
         draw_text(draw, (MARGIN, y), f"and {left_out:,} more", TITLE, GREY)
@@ -190,7 +190,7 @@ def draw_text(draw: ImageDraw.ImageDraw, place: tuple[float, float], text: str, 
 
 def _runs(text: str, size: int) -> Iterator[tuple[ImageFont.FreeTypeFont, str]]:
     """Split text into runs of one font."""
-    for path, letters in groupby(text, key=_font_of):
+    for path, letters in groupby(text, key=_find_font):
         yield _font(path, size), "".join(letters)
 
 
@@ -200,13 +200,13 @@ def _font(path: str, size: int) -> ImageFont.FreeTypeFont:
 
 
 @cache
-def _font_of(letter: str) -> str:
+def _find_font(letter: str) -> str:
     """Return the file of the first font that has a letter: DejaVu Sans, the system's, then signs for whole scripts."""
     bundled = _bundled_fonts()
-    if ord(letter) in _letters(bundled[0]):
+    if ord(letter) in _code_points(bundled[0]):
         return bundled[0]
     others = (*_system_fonts(), *bundled[1:])
-    return next((path for path in others if ord(letter) in _letters(path)), bundled[0])
+    return next((path for path in others if ord(letter) in _code_points(path)), bundled[0])
 
 
 def _bundled_fonts() -> list[str]:
@@ -231,7 +231,7 @@ def _font_order(path: str) -> tuple[bool, bool, str]:
 
 
 @cache
-def _letters(path: str) -> frozenset[int]:
+def _code_points(path: str) -> frozenset[int]:
     """Return the code points that a font has; none where it cannot be used."""
     from matplotlib.ft2font import FT2Font
 

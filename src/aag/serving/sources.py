@@ -10,10 +10,10 @@ import numpy as np
 from aag import data
 from aag.data import DATASETS, ImageSet
 from aag.data.decode import UnreadableImageError, decode, resize_square
-from aag.data.folder import list_images, printable
+from aag.data.listing import TEST_NAMES, class_folder, list_images, printable
 from aag.errors import AAGError
 
-SPLIT_FOLDERS = {"train", "test", "val", "valid", "validation"}
+SPLIT_FOLDERS = {"train", *TEST_NAMES}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +62,13 @@ class ImageSource:
 
 
 def class_folders(names: Sequence[str]) -> list[str] | None:
-    """Return the first folder of each name, below train/ or test/; None where there are fewer than two.
+    """Return the class folder of each name, inside train/ or test/ where all names begin so; "" outside the folders.
 
-    Images outside these folders have the label "".
+    Returns None for fewer than two class folders.
     """
-    split = [name.split("/") for name in names]
-    if all(parts[0].lower() in SPLIT_FOLDERS for parts in split):
-        split = [parts[1:] for parts in split]
-    found = [parts[0] if len(parts) > 1 else "" for parts in split]
+    if all(class_folder(name).lower() in SPLIT_FOLDERS for name in names):
+        names = [name.partition("/")[2] for name in names]
+    found = [class_folder(name) for name in names]
     return found if len({*found} - {""}) > 1 else None
 
 

@@ -77,7 +77,7 @@ def plan_run(
     if device.type == "cuda" and any(each.name == "batch_size" for each in choices):
         batch = fit_batch(settings, device)
         if batch < settings.train.batch_size:
-            settings = with_batch(settings, batch, given)
+            settings = with_batch_size(settings, batch, given)
             choices = [each for each in choices if each.name != "batch_size"]
             choices.append(Choice("batch_size", batch, "what fits into the GPU's memory"))
     if minutes:
@@ -135,7 +135,7 @@ def choose_for_folder(
     while batch > max(2, found.count // 4):
         batch //= 2
     if "batch_size" not in given:
-        settings = with_batch(settings, batch, given)
+        settings = with_batch_size(settings, batch, given)
         reason = "the recipe's" if batch == own else f"at least 4 steps for {found.count:,} images"
         choices.append(Choice("batch_size", batch, reason))
     if "epochs" not in given:
@@ -156,7 +156,7 @@ def choose_image_size(shorter_side: int, count: int, cpu: bool, network: str = "
     return (largest, f"{reason}; more is slow on a CPU") if cpu and size > largest else (size, reason)
 
 
-def with_batch(settings: RunSettings, batch: int, given: Collection[str] = ()) -> RunSettings:
+def with_batch_size(settings: RunSettings, batch: int, given: Collection[str] = ()) -> RunSettings:
     """Set the batch size, with groups of ghost batch norm that divide it."""
     group = settings.encoder.bn_group_size
     while group and batch % group and "bn_group_size" not in given:
@@ -197,12 +197,12 @@ def fit_batch(settings: RunSettings, device: torch.device) -> int:
         return settings.train.batch_size
     views = len(settings.new_method().augmentations())
     spec = EncoderSpec(**to_json(settings.encoder), image_size=settings.data.image_size or 32)
-    return halve_until(
+    return halve_until_it_fits(
         settings.train.batch_size, lambda batch: _fits(spec, settings.train.precision, views * batch, device)
     )
 
 
-def halve_until(batch: int, fits: Callable[[int], bool]) -> int:
+def halve_until_it_fits(batch: int, fits: Callable[[int], bool]) -> int:
     """Return the batch size, halved until it fits; raise where even 8 images do not."""
     while not fits(batch):
         batch //= 2
@@ -230,7 +230,7 @@ def _fits(spec: EncoderSpec, precision: str, images: int, device: torch.device) 
         torch.cuda.empty_cache()
 
 
-def slow_choice(settings: RunSettings, size: int, device: torch.device) -> str:
+def slow_network_warning(settings: RunSettings, size: int, device: torch.device) -> str:
     """Return a warning about one of our small-stem networks on large images; empty where there is nothing to say."""
     network = settings.encoder.base_network.removesuffix(SOBEL)
     if size <= SMALL_STEM_SIZE or network not in ("resnet18", "resnet50"):

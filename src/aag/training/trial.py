@@ -25,7 +25,7 @@ class Speed(NamedTuple):
     start: float  # preparing and compiling
 
 
-class _Watch(Callback):
+class _TrialClock(Callback):
     """Adds up the time of evaluations, and starts the clock of the trial when they are done."""
 
     def __init__(self, seconds: float) -> None:
@@ -53,21 +53,21 @@ def measure_speed(
 ) -> Speed:
     """Train copies for about so many seconds. `runtime`: the device, compile and images_on of `Trainer`."""
     started = time.monotonic()
-    watch = _Watch(seconds)
+    clock = _TrialClock(seconds)
     train = settings.train
     trainer = Trainer(
         build_encoder(settings, sets[0], copy.deepcopy(backbone)),
         copy.deepcopy(method) or settings.new_method(),
         sets[0],
         replace(train, epochs=10**6 * train.rounds, start_from=None, pretrained=None),
-        callbacks=(KNN(*sets, every=0), Health(every=0), watch),
-        should_stop=watch.is_over,
+        callbacks=(KNN(*sets, every=0), Health(every=0), clock),
+        should_stop=clock.is_over,
         **runtime,
     )
     trainer.fit()
     steps = max(1, trainer.position()["step"])
-    start = watch.ends - watch.seconds - started - watch.evaluation
-    speed = Speed(trainer.progress.seconds / steps * trainer.steps_per_epoch, watch.evaluation, start)
+    start = clock.ends - clock.seconds - started - clock.evaluation
+    speed = Speed(trainer.progress.seconds / steps * trainer.steps_per_epoch, clock.evaluation, start)
     del trainer  # with its memory on the GPU
     gc.collect()
     if torch.cuda.is_available():

@@ -42,8 +42,8 @@ class Components:
         np.minimum.at(first, component, roots)
         self.parent[roots] = first[component]
 
-    def is_one(self, *slices: slice) -> bool:
-        """Return whether the rows of all slices are in one component."""
+    def is_connected(self, *slices: slice) -> bool:
+        """Return whether all rows of these slices are in one component."""
         parents = np.concatenate([self.parent[each] for each in slices])
         if (parents != parents[0]).any():  # two lookups settle nearly all
             parents = self.parent[parents]
@@ -66,7 +66,7 @@ def connect_similar(embeddings: Tensor, threshold: float) -> np.ndarray:
         rows = slice(start, min(start + block_rows, count))
         for first in range(start, count, block_columns):
             columns = slice(first, min(first + block_columns, count))
-            if found.is_one(rows, columns):  # for example a hundred thousand copies of one image
+            if found.is_connected(rows, columns):  # for example a hundred thousand copies of one image
                 continue
             shape = (rows.stop - rows.start, columns.stop - columns.start)
             bound = buffer[: shape[0] * shape[1]].view(shape)
