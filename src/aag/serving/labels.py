@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from aag.errors import AAGError, first_line
-from aag.evaluate.knn import find_neighbours, knn_predict
+from aag.evaluate.knn import knn_predict
 from aag.files import write_csv
 from aag.serving.sources import class_folders
 from aag.serving.table import EmbeddingTable
@@ -64,7 +64,7 @@ def label_images(
     targets = torch.tensor([classes.index(name) for name in names])
     if classifier == "knn":
         labels, confidences = _predict_knn(known, targets, vectors)
-        accuracy, protocol = _leave_one_out(known, targets), "leave-one-out"
+        accuracy, protocol = _leave_one_out(known, targets)
     else:
         labels, confidences = _predict_linear(known, targets, vectors)
         accuracy, protocol = _cross_validate(known, targets)
@@ -152,24 +152,14 @@ def _vectors(table: EmbeddingTable, classifier: Classifier) -> Tensor:
 
 
 def _predict_knn(known: Tensor, targets: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    found = knn_predict(known, targets, vectors, k=min(NEIGHBOURS, len(known)), temperature=TEMPERATURE)
+    found = knn_predict(known, targets, vectors, k=NEIGHBOURS, temperature=TEMPERATURE)
     return found.labels, found.scores.amax(dim=1)
 
 
-def _leave_one_out(known: Tensor, targets: Tensor) -> float | None:
-    """Return the accuracy of each example labelled by the others, in percent."""
-    k = min(NEIGHBOURS, len(known) - 1)
-    if k < 1:
-        return None
-    correct = 0
-    for rows, cosine, index in find_neighbours(known, known, k + 1):
-        own = index == torch.arange(rows.start, rows.stop)[:, None]
-        cosine = cosine.masked_fill(own, -torch.inf)
-        cosine, place = cosine.topk(k, dim=1)  # k + 1 without itself; of copies that pushed it out, without the last
-        votes = ((cosine - cosine[:, :1]) / TEMPERATURE).exp()
-        scores = torch.zeros(len(index), int(targets.max()) + 1).scatter_add_(1, targets[index.gather(1, place)], votes)
-        correct += int((scores.argmax(dim=1) == targets[rows]).sum())
-    return 100 * correct / len(known)
+def _leave_one_out(known: Tensor, targets: Tensor) -> tuple[float | None, str]:
+    """Return the accuracy in percent of examples labelled by the others, and how it was measured."""
+    found = knn_predict(known, targets, known, k=NEIGHBOURS, temperature=TEMPERATURE, leave_one_out=True)
+    return 100 * int((found.labels == targets).sum()) / len(targets), "leave-one-out"
 
 
 def _make_linear() -> Any:
