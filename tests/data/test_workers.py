@@ -53,7 +53,7 @@ def test_dead_worker_is_replaced_and_ends_with_its_owner(photos):
         (second,) = children(server)
         assert second != first
         os.kill(second, signal.SIGKILL)
-        assert workers.decode(photos, ["00.png"], 8).failures == {0: "its decoder crashed"}  # a file alone is to blame
+        assert workers.decode(photos, ["00.png"], 8).failures == {0: "the decoder crashed"}  # a file alone is to blame
     finally:
         workers.close()
     assert not Path(f"/proc/{server}").exists()

@@ -110,7 +110,7 @@ def test_classes_set_the_columns():
     got = knn_predict(train, labels, torch.eye(3)[:1], k=1, classes=6)
     assert got.scores.tolist() == [[0, 0, 0, 0, 1, 0]]
     assert got.labels.tolist() == [4]
-    with pytest.raises(AAGError, match=r"labels must lie in 0 … 3 for classes=4; they span 0 … 4"):
+    with pytest.raises(AAGError, match=r"labels must be 0 to 3 for classes=4; they range from 0 to 4"):
         knn_predict(train, labels, torch.eye(3), classes=4)
 
 

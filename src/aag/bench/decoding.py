@@ -1,6 +1,6 @@
 """Files decoded per second into an image store, compared with plain loops on all cores.
 
-The loops decode, crop and resize in one process per core and throw the pixels away. Ours also hashes and writes them.
+The loops decode, crop and resize in one process per core, and discard the pixels. Ours also hashes and writes them.
 """
 
 import os
@@ -53,7 +53,7 @@ def run(plan: Plan) -> dict[str, Any]:
         "cores": core_count(),
         "protocol": (
             "files in the page cache; ours: from the first chunk to the complete store, with hashes and writing; the "
-            f"others: {core_count()} processes that were started before, and throw the pixels away"
+            f"others: {core_count()} running processes, which discard the pixels"
         ),
         "rows": rows,
     }
@@ -110,7 +110,7 @@ def _run_loop(
 
 
 def pillow_loop(paths: list[str], size: int) -> None:
-    """Pillow, with the reduced decoding of JPEGs that thumbnails use."""
+    """Decode with Pillow, JPEGs at reduced size as for thumbnails."""
     for path in paths:
         with Image.open(path) as file:
             file.draft("RGB", (2 * size, 2 * size))
@@ -122,7 +122,7 @@ def pillow_loop(paths: list[str], size: int) -> None:
 
 
 def torchvision_loop(paths: list[str], size: int) -> None:
-    """torchvision's decoders and its resizing."""
+    """Decode and resize with torchvision."""
     import torchvision
     from torchvision.transforms.v2 import functional
 

@@ -1,4 +1,4 @@
-"""Use of an encoder: images/s of embedding JPEG files beside decoding alone, seconds of a search and of dedupe."""
+"""Use of an encoder: images/s of embedding JPEG files and of decoding alone, seconds of a search and of dedupe."""
 
 import tempfile
 from pathlib import Path

@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> int:
         where = str(path or f"not here: {fetch_command(entry)}")
         table.add_row(name, f"{entry.train:,} + {entry.test:,}", str(len(entry.classes)), entry.description, where)
     make_console().print(table)
-    print(f"Data sets are stored in {data_root()} (AAG_DATA changes that). A folder of images or an .npz works, too.")
+    print(f"Data sets are stored in {data_root()} (AAG_DATA changes that). Folders and .npz files work as well.")
     if stores := list_stores():
         total = readable_bytes(sum(stores.values()))
         print(f"\nDecoded folders, {total} in {store_root()} (aag data clear deletes them):")

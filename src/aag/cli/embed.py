@@ -34,11 +34,11 @@ class Embed:
     thumbnail_size: int = 96
     """Side of a thumbnail in pixels."""
     shard: str = ""
-    """NUMBER/COUNT, such as 3/8: embed that consecutive part of the sorted list, to OUT-3-of-8.parquet."""
+    """NUMBER/COUNT, such as 3/8: embed only that part of the sorted files, to OUT-3-of-8.parquet."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """Of the network. bf16 needs a GPU, is faster, and changes the third digit."""
+    """Precision of the network. bf16 needs a GPU, is faster, and changes the third digit."""
     decode: Literal["cpu", "gpu"] = "cpu"
-    """gpu: decode JPEGs by nvJPEG. Pixels differ slightly from the CPU's, so embeddings do, too."""
+    """gpu: decode JPEGs by nvJPEG. Pixels and embeddings differ slightly from the CPU's."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     data_root: Path | None = None
@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> int:
     if not 16 <= options.thumbnail_size <= 1024:
         raise AAGError(f"--thumbnail-size {options.thumbnail_size} is not between 16 and 1024 pixels")
     if options.thumbnails and options.out.suffix.lower() == ".csv":
-        raise AAGError("a .csv holds no thumbnails; write a .parquet, or leave out --thumbnails")
+        raise AAGError("a .csv cannot have thumbnails; write a .parquet, or leave out --thumbnails")
     out, shard = options.out, parse_shard(options.shard) if options.shard else None
     embedder = Embedder(options.model, device=options.device, precision=options.precision, decode=options.decode)
     source = open_source(options.images, embedder.size, data_root=options.data_root)

@@ -33,7 +33,7 @@ class Evaluate:
     temperature: float = 0.1
     """Temperature of the kNN's votes."""
     linear: bool = True
-    """Linear evaluation, too."""
+    """Run the linear evaluation as well."""
     linear_epochs: int = 50
     """Epochs of the linear layer."""
     device: str = "auto"

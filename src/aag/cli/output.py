@@ -18,6 +18,8 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 class Printer:
+    """Prints lines of text to a console, without markup."""
+
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or make_console()
 
@@ -28,7 +30,7 @@ class Printer:
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, title: str = "") -> None:
     """Print rows, which share their keys, as a table; with `as_json`, as a JSON list of objects and nothing else.
 
-    Numbers are aligned to the right. Format them for people only through `str`: JSON has the raw values.
+    Numbers are aligned to the right. JSON has the raw values.
     """
     if as_json:
         print(json.dumps(list(rows), indent=1, ensure_ascii=False))
@@ -47,8 +49,8 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, titl
 def decoding_progress(console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
     """Yield the `progress` that `aag.data.load` takes: a bar that appears while files are decoded.
 
-    What the loader logs meanwhile, such as the size of the decoded images, is printed above it. Without a console, both
-    go to standard error, where they do not mix with results.
+    Messages of the loader, such as the size of the decoded images, are printed above the bar. Without a console, both
+    go to standard error, apart from the results.
     """
     console = console or make_console(stderr=True)
     handler, log = _PrintRecords(console), logging.getLogger("aag.data")

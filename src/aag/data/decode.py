@@ -30,7 +30,7 @@ _ORIENTATION = 0x0112  # EXIF tag
 
 
 class UnreadableImageError(Exception):
-    """A file cannot be used; the message is the reason."""
+    """A file cannot be read as an image; the message is the reason."""
 
 
 @cache
@@ -85,9 +85,9 @@ _TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 
 @cache
 def _fast_jpeg_decoder() -> Callable[[torch.Tensor, int, bool], torch.Tensor] | None:
-    """Return torchvision's JPEG decoder. At full size it is faster than Pillow's; newer versions may lack it."""
+    """Return torchvision's JPEG decoder, which is faster than Pillow's at full size; None if torchvision lacks it."""
     with suppress(ImportError, OSError, RuntimeError, AttributeError):
-        # Its library alone: importing torchvision takes seconds.
+        # Load only its library: importing torchvision takes seconds.
         for folder in getattr(find_spec("torchvision"), "submodule_search_locations", None) or ():
             for library in sorted(Path(folder).glob("image*.so")):
                 torch.ops.load_library(library)
@@ -118,7 +118,7 @@ def read_size(path: Path) -> tuple[int, int]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[Image.Image]:
-    """Open an image file; whatever goes wrong until it is closed is raised as an UnreadableImageError."""
+    """Open an image file. Raise any error until it is closed as an UnreadableImageError."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):

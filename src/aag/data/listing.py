@@ -11,14 +11,14 @@ from aag.data.decode import UnreadableImageError, ignore_warnings, read_size, re
 from aag.errors import AAGError
 from aag.text import pluralize
 
-# Formats of photographs that Pillow does not read; their owner wants to know that they are missing.
+# Formats of photographs that Pillow cannot read. Users should know that these files are missing.
 _UNSUPPORTED = frozenset({".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".rw2", ".raf"})
 TEST_NAMES = ("test", "val", "valid", "validation")
 
 
 @dataclass
 class Listing:
-    """The files below a folder. Image paths are relative to it and use "/"."""
+    """The image files in a folder, as paths relative to it with "/"; the skipped files, and the number of all files."""
 
     images: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Survey:
-    """How many images a folder has, and their sizes as estimated from a sample."""
+    """The number of images in a folder, and their sizes, estimated from a sample."""
 
     count: int  # files with an image extension, below the folder or its train/
     sampled: int  # files whose header was read
@@ -63,7 +63,7 @@ def survey(folder: str | Path, sample: int = 200) -> Survey:
 
 
 def no_image_error(folder: Path, listing: Listing, first: str = "") -> AAGError:
-    """Return the error for a folder none of whose files is an image; `first` is a file that failed, with its reason."""
+    """Return the error for a folder without a readable image. `first`: a file that failed, with the reason."""
     counts = f"{pluralize(listing.file_count, 'file')}, {len(listing.images)} with an image extension"
     first = first or next(iter(listing.skipped), "")
     return AAGError(f"no readable image in {folder}: {counts}" + (f" (first: {first})" if first else ""))
@@ -79,7 +79,7 @@ def split_folders(folder: Path) -> dict[str, Path]:
     test = next((folders[name] for name in TEST_NAMES if name in folders), None)
     if "train" in folders and test is not None:
         return {"train": folders["train"], "test": test}
-    # `train` as the only folder is a split. Beside other folders it is a class: a vehicle.
+    # A single folder `train` is a split. Next to other folders it is a class: the vehicle.
     is_only = len(folders) == 1 and not any(_is_image(child.name) for child in children)
     return {"train": folders["train"] if is_only and "train" in folders else folder}
 

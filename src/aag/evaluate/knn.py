@@ -132,7 +132,7 @@ def _columns(labels: Tensor, classes: int | None) -> tuple[Tensor, Tensor]:
         return torch.unique(labels, return_inverse=True)
     low, high = labels.min().item(), labels.max().item()
     if low < 0 or high >= classes:
-        raise AAGError(f"labels must lie in 0 … {classes - 1} for classes={classes}; they span {low} … {high}")
+        raise AAGError(f"labels must be 0 to {classes - 1} for classes={classes}; they range from {low} to {high}")
     return torch.arange(classes, device=labels.device), labels
 
 

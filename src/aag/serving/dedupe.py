@@ -106,7 +106,7 @@ def _split_component(
 
 
 def _small_pictures(load: Callable[[int], np.ndarray | None], rows: list[int]) -> np.ndarray:
-    """Return float32 [len(rows), side, side, 3]; NaN where a picture is gone."""
+    """Return float32 [len(rows), side, side, 3]; NaN for a picture that cannot be loaded."""
     pictures = np.full((len(rows), CHECKED_SIDE, CHECKED_SIDE, 3), np.nan, np.float32)
     for place, row in enumerate(rows):
         if (picture := load(row)) is not None:
@@ -165,7 +165,7 @@ def _describe(each: Duplicate) -> str:
 
 
 def _file_facts(path: Path) -> tuple[int | None, int | None, int | None]:
-    """Return width, height and bytes of an image file; None where it is gone or unreadable."""
+    """Return width, height and bytes of an image file; None if it is missing or unreadable."""
     try:
         return *read_size(path), os.stat(path).st_size
     except (UnreadableImageError, OSError):

@@ -1,7 +1,7 @@
-"""The embedder: images decoded ahead by threads, encoded in batches of one shape, so a file's numbers never vary.
+"""Embed images: decode them ahead in parallel, and encode them in batches of one shape.
 
-The network always sees batches of the same shape; the last is padded. A file therefore has the same numbers, bit by
-bit, alone, in any folder and in any order, on one machine.
+The last batch is padded. So on one machine, a file always has the same embedding, bit by bit: with any other files, in
+any order.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from aag.settings import Precision
 from aag.training.runtime import choose_precision, choose_threads, find_device
 
 PIECE = 16  # images per decoding job; a batch is made of whole pieces
-PART_IMAGES, PART_SECONDS = 8192, 20.0  # a part is saved after so many images or so much time
+PART_IMAGES, PART_SECONDS = 8192, 20.0  # a part ends after this many images or seconds
 THUMBNAIL_SIZE, THUMBNAIL_QUALITY = 96, 85
 
 Model = str | os.PathLike[str] | Encoder
@@ -51,10 +51,10 @@ class Piece:
 
 
 class Embedder:
-    """An encoder that embeds files, with the same numbers for a file whatever else is embedded.
+    """An encoder with the settings for embedding files.
 
-    precision: fp32 (without TF32) or bf16, on a GPU only, which is faster and differs in the third digit.
-    decode: gpu decodes JPEGs by nvJPEG; its pixels differ slightly from those of Pillow.
+    precision: fp32 (without TF32), or bf16, which needs a GPU, is faster and changes the third digit.
+    decode: gpu decodes JPEGs with nvJPEG; its pixels differ slightly from Pillow's.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Embedder:
         self.batch_size = _batch_size(self.device, self.spec.image_size)
 
     def metadata(self, source: ImageSource) -> dict[str, str]:
-        """Return what a table of embeddings says about itself."""
+        """Return the metadata of an embedding table: model, settings, version and source."""
         return {
             "model": self.model_hash,
             "network": self.spec.network,
@@ -123,7 +123,7 @@ class Embedder:
                 started = time.monotonic()
 
     def embed_all(self, source: ImageSource, **options: Any) -> tuple[EmbeddingTable, list[str]]:
-        """Return the table of all images, and the files that could not be read."""
+        """Return a table of all images, and a list of the files that could not be read."""
         with ignore_warnings():
             parts = list(self.embed(source, **options))
         skipped = [*source.skipped, *(line for _, _, lines in parts for line in lines)]
@@ -208,7 +208,7 @@ class _Part:
         self.start, self.features, self.thumbnails = start, features, thumbnails
         self.batches: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self.rows: list[int] = []  # indices of the readable images
-        self.places: list[int] = []  # of these among all images of the part
+        self.places: list[int] = []  # their positions in the part
         self.jpegs: list[bytes] = []
         self.failures: dict[int, str] = {}
         self.count = 0
@@ -257,7 +257,7 @@ def hash_model(encoder: Encoder) -> str:
 
 
 def _batch_size(device: torch.device, image_size: int) -> int:
-    """Few images on a CPU, where a single query should not wait for a padded batch; millions of pixels on a GPU."""
+    """Return a small batch size on a CPU, where a single query is padded to a batch, and a large one on a GPU."""
     if device.type == "cpu":
         return PIECE
     return max(PIECE, min(1024, 2**23 // image_size**2 // PIECE * PIECE))

@@ -1,4 +1,4 @@
-"""Maps of up to millions of images in Embedding Atlas: everything is computed here first, and served on loopback."""
+"""Show embeddings as a map in Embedding Atlas: compute the map first, then serve it on this machine."""
 
 import contextlib
 import io
@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 def prepare_map(path: str | Path, *, device: str = "auto", say: Say = lambda text: None) -> Path:
     """Write NAME.explore.parquet next to an embeddings file: x, y, neighbours and clusters, without the embeddings.
 
-    A file that was made from the same embeddings is used again.
+    A map of the same embeddings is reused.
     """
     path = Path(path)
     out = path.with_name(f"{path.stem}.explore.parquet")
@@ -48,7 +48,7 @@ def prepare_map(path: str | Path, *, device: str = "auto", say: Say = lambda tex
         return out
     table = read_table(path, features=False)
     if len(table) < 2:
-        raise AAGError(f"{path} holds one image; a map needs at least two")
+        raise AAGError(f"{path} has only one image; a map needs at least two")
     chosen = find_device(device)
     choose_threads(chosen)
     started = time.monotonic()
@@ -62,7 +62,7 @@ def prepare_map(path: str | Path, *, device: str = "auto", say: Say = lambda tex
 
 
 def map_columns(table: EmbeddingTable, device: torch.device) -> pa.Table:
-    """Return a table's columns with those of the map, and without embeddings, which the map does not need."""
+    """Return a table's columns and the map's columns, without the embeddings, which the map does not need."""
     rows = table.embeddings.to(device)
     index, cosine = neighbour_graph(rows, NEIGHBOURS)
     plane = project(rows, graph=index).numpy()
@@ -77,7 +77,7 @@ def map_columns(table: EmbeddingTable, device: torch.device) -> pa.Table:
         "y": pa.array(plane[:, 1]),
         "cluster": pa.array([f"cluster {number + 1:02}" for number in cluster]),
         "neighbors": _neighbour_column(index.numpy(), distance.numpy()),
-        # How often an image is a neighbour: the map labels its regions by the images that are so most often.
+        # How often an image is a neighbour. Regions of the map are labelled by their most frequent neighbours.
         "importance": pa.array(torch.bincount(index.flatten(), minlength=len(rows)).double().numpy()),
     })  # fmt: skip
 
@@ -94,7 +94,7 @@ def _describe_input(path: Path) -> str:
     """Return the version, sizes and modification times of the input files, as JSON. A map is reused if they match."""
     files = [path] if path.exists() else find_shards(path)
     if not files:
-        raise AAGError(f"no such file: {path}; aag embed makes one")
+        raise AAGError(f"no such file: {path}; make one with aag embed")
     return json.dumps([VERSION, *([file.stat().st_size, file.stat().st_mtime_ns] for file in files)])
 
 
@@ -155,7 +155,7 @@ def _free_port(port: int | None) -> int:
 
 
 def _announce(port: int, url: str, browser: bool, say: Say) -> None:
-    """Say the address when the server answers, and open it."""
+    """Print the address when the server answers, and open it in the browser."""
     while True:
         time.sleep(0.1)
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""One function per export format: it writes the files, loads them again, and returns how much they differ."""
+"""One function per export format: it writes the files, loads them again and compares the outputs."""
 
 import json
 from collections.abc import Callable
@@ -171,7 +171,7 @@ WRITERS: dict[str, Callable[[Encoder, Path, Run | None], Written]] = {
 
 
 def _is_timm(encoder: Encoder) -> bool:
-    """Whether timm can build the whole backbone."""
+    """Return whether timm can build the whole backbone."""
     spec = encoder.spec
     is_single = not spec.sees_edges and not spec.network.endswith(SOBEL)
     return is_single and not spec.is_custom and spec.network not in NETWORKS
@@ -215,7 +215,7 @@ def _with_head(encoder: Encoder, backbone: nn.Module) -> Callable[[Tensor], tupl
 
 
 def _example(encoder: Encoder) -> Tensor:
-    """Two images: exporters take a batch of one for a constant."""
+    """Return a batch of two images: exporters treat a batch size of 1 as a constant."""
     size = encoder.spec.image_size
     return torch.zeros(2, encoder.spec.channels, size, size, dtype=torch.uint8)
 
@@ -225,7 +225,7 @@ def _shape(encoder: Encoder) -> str:
 
 
 def _metadata(encoder: Encoder) -> dict[str, str]:
-    """Return what every exported file carries: texts by name."""
+    """Return the metadata of an exported file."""
     made = {"aag": __version__, "feature_dim": str(encoder.feature_dim), "embedding_dim": str(encoder.embedding_dim)}
     return {**encoder.extra, **made, SPEC: encoder.spec.to_json()}
 

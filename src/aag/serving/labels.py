@@ -19,7 +19,7 @@ from aag.serving.sources import class_folders
 from aag.serving.table import EmbeddingTable
 from aag.text import pluralize
 
-NEIGHBOURS = 10  # that vote, where there are as many examples
+NEIGHBOURS = 10  # that vote, at most
 TEMPERATURE = 0.1  # of the votes
 FOLDS = 5
 
@@ -106,12 +106,12 @@ def read_labels(path: Path, table: EmbeddingTable) -> dict[int, str]:
         count = pluralize(len(missing), "path")
         raise AAGError(f"{path}: {count} not among the images, first {missing[0]!r}; write paths inside the folder")
     if not examples:
-        raise AAGError(f"{path} has no labels")
+        raise AAGError(f"{path} has no labels; fill in the column label for a few images")
     return examples
 
 
 def folder_labels(table: EmbeddingTable, folder: Path) -> list[str]:
-    """Return the class folder of each example; "" outside these."""
+    """Return the class folder of each example; "" outside the class folders."""
     labels = class_folders(table.names)
     if labels is None:
         raise AAGError(f"{folder} has no class folders; put the examples into one subfolder per label, or give a .csv")

@@ -1,8 +1,8 @@
-"""Embeddings on a plane: t-SNE in plain torch, in linear time, on a CPU or a GPU.
+"""Project embeddings to a plane by t-SNE, in plain torch and linear time, on a CPU or a GPU.
 
 The repulsion of all pairs is a convolution on a grid (Linderman et al., Fast interpolation-based t-SNE, 2019); the
-attraction has equal weights for the nearest neighbours (Böhm et al., Attraction-repulsion spectrum, 2022). Sets above
-`LANDMARKS` place a sample by t-SNE, and every other row between its nearest rows of the sample.
+attraction has equal weights for the nearest neighbours (Böhm et al., Attraction-repulsion spectrum, 2022). In sets
+larger than `LANDMARKS`, t-SNE places a sample, and each other row is placed between its nearest rows of the sample.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def project(
 ) -> Tensor:  # fmt: skip
     """Place unit rows [N, D] on a plane by t-SNE of their cosine neighbours; return float32 [N, 2] on the CPU.
 
-    `graph`: the rows' nearest neighbours, int64 [N, k], where they are known already. The same input and seed give
+    `graph`: the rows' nearest neighbours, int64 [N, k], if they are known already. The same input and seed give
     the same map on one device.
     """
     if embeddings.ndim != 2 or not embeddings.is_floating_point():

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML page with its curves, views, map of embeddings, neighbours and classes."""
+"""Write the report of a run: one HTML page with curves, views, a map of the images, neighbours and classes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from aag.text import duration, pluralize
 from aag.training.api import load_sets
 from aag.training.settings import RunSettings
 
-POINTS, SECONDS = 10_000, 30.0  # of the map; of encoding, beyond which fewer points are taken
+POINTS, SECONDS = 10_000, 30.0  # the most images on the map, and the time for encoding them
 
 Sets = tuple[ImageSet, ImageSet | None]
 
@@ -37,8 +37,8 @@ def write_report(
 ) -> Path:
     """Write the report of a run to `out` (default: report.html in its folder) and return its path.
 
-    sets: the run's images, where they are loaded already. points: images on the map, at most. seconds: time for
-    encoding them; a slow machine shows fewer. Without images or an encoder the page has the curves alone and says why.
+    sets: the run's images, if they are loaded already. points: the most images on the map. seconds: time for encoding
+    them; a slow machine shows fewer. Without images or an encoder, the page has only the curves and says why.
     """
     run = Run.open(run) if not isinstance(run, Run) else run
     path = Path(out) if out else run.report_file

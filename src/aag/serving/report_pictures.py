@@ -44,7 +44,7 @@ def map_blocks(gallery: Gallery, graph: torch.Tensor) -> list[doc.Block]:
         f"Each point is an image ({shown}); near points have similar embeddings. "
         "Point at one or tap it to see it. Drag to move, scroll or pinch to zoom, choose classes in the legend."
     )
-    note = "t-SNE of cosine neighbours: which points are near means something, distances between far groups little."
+    note = "t-SNE of cosine neighbours: near points are similar; distances between far groups mean little."
     name = f"Map of {len(gallery):,} images"
     sheets = pack_pictures(gallery.pictures)
     return [
@@ -79,7 +79,7 @@ def views_blocks(encoder: Encoder, settings: RunSettings, images: ImageSet) -> l
 
 
 def _augmentation_name(augmentation: Augmentation) -> str:
-    """BasicAugment: basic."""
+    """Return the name of an augmentation: basic for BasicAugment."""
     name = type(augmentation).__name__
     return name.removesuffix("Augment").lower() if name.endswith("Augment") else name
 
@@ -137,7 +137,7 @@ def classes_blocks(gallery: Gallery, found: Classification) -> list[doc.Block]:
             doc.Table("Most confused pairs", heads, pairs, style="list compact"),
         ]
     blocks: list[doc.Block] = [
-        doc.Paragraph(f"The kNN is right for {found.accuracy:.2f} % of {len(found.rows):,} images."),
+        doc.Paragraph(f"The kNN classifies {found.accuracy:.2f} % of {len(found.rows):,} images correctly."),
         doc.Columns([[doc.heading(title), accuracies], right]),
     ]
     if mistakes := found.mistakes():
@@ -153,7 +153,10 @@ def classes_blocks(gallery: Gallery, found: Classification) -> list[doc.Block]:
             rows.append(
                 [head, _picture(gallery.pictures[row], gallery.names[row]), *(doc.Cell([text]) for text in cells)]
             )
-        blocks += [doc.heading("Surest mistakes"), doc.Table("Surest mistakes", columns, rows, note, "views")]
+        blocks += [
+            doc.heading("Most confident mistakes"),
+            doc.Table("Most confident mistakes", columns, rows, note, "views"),
+        ]
     return [*blocks, doc.Paragraph(found.protocol, "protocol")]
 
 

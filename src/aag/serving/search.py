@@ -1,4 +1,4 @@
-"""Find the images nearest to others, by the cosine of their embeddings."""
+"""Find the nearest images to a query, by the cosine of their embeddings."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -69,7 +69,7 @@ def search(embedder: Embedder, table: EmbeddingTable, queries: Sequence[str | Pa
 
 
 def embed_queries(embedder: Embedder, queries: Sequence[str | Path]) -> Tensor:
-    """Return the unit embeddings [Q, D] of image files, or raise for the first that is none."""
+    """Return the unit embeddings [Q, D] of image files; raise for the first that cannot be read."""
     source = ImageSource("", [str(query) for query in queries], [os.path.expanduser(query) for query in queries])
     parts = list(embedder.embed(source))
     if failed := [line for _, _, skipped in parts for line in skipped]:
@@ -80,7 +80,7 @@ def embed_queries(embedder: Embedder, queries: Sequence[str | Path]) -> Tensor:
 def picture_loader(
     table: EmbeddingTable, size: int = TILE, *, data_root: str | Path | None = None
 ) -> Callable[[int], np.ndarray | None]:
-    """Return a function of a row that loads its picture, uint8 [size, size, 3]; None where it is gone."""
+    """Return a function that loads the picture of a row, uint8 [size, size, 3], or None if it cannot be read."""
     source = reopen_source(table.metadata.get("source", ""), table.names, size, data_root=data_root)
 
     def load(row: int) -> np.ndarray | None:

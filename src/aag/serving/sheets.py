@@ -27,7 +27,7 @@ MAX_PIXELS = 60_000_000  # of a sheet: larger PNGs open in few programs
 class Tile:
     """A picture with lines of text below it. A coloured frame marks it."""
 
-    picture: np.ndarray | None  # uint8 [H, W, 3]; None: an empty frame, for a file that is gone
+    picture: np.ndarray | None  # uint8 [H, W, 3]; None: an empty frame, for a missing file
     captions: tuple[str, ...] = ()
     colour: Colour | None = None
 
@@ -136,7 +136,7 @@ def _draw_section(
 
 def _draw_tile(sheet: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, x: int, y: int, size: int) -> None:
     if tile.picture is None:
-        text = "file is gone"
+        text = "file missing"
         draw_text(draw, (x + (size - text_width(text, TEXT)) // 2, y + size // 2 - TEXT // 2), text, TEXT, GREY)
     else:
         picture = Image.fromarray(tile.picture)
@@ -201,7 +201,7 @@ def _font(path: str, size: int) -> ImageFont.FreeTypeFont:
 
 @cache
 def _find_font(letter: str) -> str:
-    """Return the file of the first font that has a letter: DejaVu Sans, the system's, then signs for whole scripts."""
+    """Return the first font file with a letter: DejaVu Sans, the system's fonts, then the Last Resort font."""
     bundled = _bundled_fonts()
     if ord(letter) in _code_points(bundled[0]):
         return bundled[0]
@@ -210,7 +210,7 @@ def _find_font(letter: str) -> str:
 
 
 def _bundled_fonts() -> list[str]:
-    """Matplotlib brings DejaVu Sans, and a font that has a sign for every script."""
+    """Return Matplotlib's fonts: DejaVu Sans, and Last Resort, which has a symbol for every script."""
     from matplotlib import get_data_path
 
     folder = Path(get_data_path(), "fonts", "ttf")
@@ -225,7 +225,7 @@ def _system_fonts() -> tuple[str, ...]:
 
 
 def _font_order(path: str) -> tuple[bool, bool, str]:
-    """Sans serif and regular fonts first."""
+    """Return a sort key: sans-serif and regular fonts first."""
     name = Path(path).stem.lower()
     return "sans" not in name, any(word in name for word in ("bold", "italic", "oblique", "mono", "light")), name
 
@@ -240,5 +240,5 @@ def _code_points(path: str) -> frozenset[int]:
             warnings.simplefilter("ignore")
             _font(path, TEXT)  # fonts with bitmaps only have no such size
             return frozenset(FT2Font(path).get_charmap())
-    except Exception:  # a damaged font is no reason to show nothing
+    except Exception:  # ignore a damaged font
         return frozenset()

@@ -166,7 +166,7 @@ def train_run(
     """Train by settings: resolve them, check the run folder, load what is named and not given, and train.
 
     `given`: names of the options that the user chose. With the recipe auto on a folder, others are chosen for it; None
-    leaves all of them alone. `say` is told of choices and of what is slow. `decoding_progress(done, total)` is called
+    leaves all of them alone. `say` prints the choices and warnings. `decoding_progress(done, total)` is called
     while files of a folder are decoded.
     """
     check_unused(settings, recipe)

@@ -1,4 +1,4 @@
-"""A short trial of a run, to measure its speed: trained, timed and thrown away."""
+"""Measure the speed of a run: train copies of its encoder and method for a few seconds, then discard them."""
 
 import copy
 import gc
@@ -18,7 +18,7 @@ from aag.training.trainer import Trainer
 
 
 class Speed(NamedTuple):
-    """How long the parts of a run take, in seconds."""
+    """Seconds that the parts of a run take."""
 
     epoch: float
     evaluation: float  # one kNN and health
@@ -26,7 +26,7 @@ class Speed(NamedTuple):
 
 
 class _TrialClock(Callback):
-    """Adds up the time of evaluations, and starts the clock of the trial when they are done."""
+    """Measure the evaluations, and start the trial's time limit when the first ones are done."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.evaluation, self.ends = seconds, 0.0, float("inf")
@@ -51,7 +51,7 @@ def measure_speed(
     backbone: nn.Module | None = None,
     **runtime: Any,
 ) -> Speed:
-    """Train copies for about so many seconds. `runtime`: the device, compile and images_on of `Trainer`."""
+    """Train copies for about `seconds` and return their speed. `runtime`: arguments of `Trainer`, such as device."""
     started = time.monotonic()
     clock = _TrialClock(seconds)
     train = settings.train
