@@ -114,8 +114,8 @@ def test_damaged_store_is_repaired(photos, root, damage, monkeypatch):
 SLOW = """
 import sys, time
 from aag import data
-from aag.data import decoding
-decoding.CHUNK_BYTES = 3 * 16 * 16 * 4
+from aag.data import parallel_decode
+parallel_decode.CHUNK_BYTES = 3 * 16 * 16 * 4
 def progress(done, total):
     print(done, flush=True)
     time.sleep(0.02)
