@@ -19,6 +19,15 @@ def keep_end(text: str, most: int) -> str:
     return text if len(text) <= most else f"…{text[len(text) - most + 1 :]}"
 
 
+def readable_value(value: object) -> str:
+    """Return a setting in words: none, yes, no, or the values of a list."""
+    if value in (None, [], ""):
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def readable_bytes(count: float) -> str:
     """Return a size in decimal units: 3 kB, 983 MB, 12.3 GB."""
     for unit in ("bytes", "kB", "MB"):

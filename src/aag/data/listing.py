@@ -36,11 +36,6 @@ class Survey:
     shorter_side_range: tuple[int, int]  # 10th and 90th percentile
     mean_pixels: float  # width × height
 
-    @property
-    def total_pixels(self) -> float:
-        """Estimated pixels of all images, before any resizing."""
-        return self.count * self.mean_pixels
-
 
 def survey(folder: str | Path, sample: int = 200) -> Survey:
     """Estimate the sizes of a folder's training images from the headers of at most `sample` files. Decodes nothing."""

@@ -10,7 +10,7 @@ from aag.errors import AAGError
 from aag.nets import NETWORKS, Encoder, parameter_count
 from aag.pages.markdown import escape, make_table
 from aag.runs import Run, flatten
-from aag.text import duration
+from aag.text import duration, readable_value
 
 HIDDEN = ("evaluation", "layer", "data")  # parts of a protocol that other columns show
 HEALTH = {
@@ -130,12 +130,8 @@ def _settings(run: Run) -> str:
     settings["data"] = _source_name(str(settings["data"]))
     if settings.get("start_from"):
         settings["start_from"] = _source_name(str(settings["start_from"]))
-    rows = [[escape(name), escape(_plain(value))] for name, value in settings.items()]
+    rows = [[escape(name), escape(readable_value(value))] for name, value in settings.items()]
     return make_table(["setting", "value"], rows)
-
-
-def _plain(value: Any) -> str:
-    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else "none" if value is None else str(value)
 
 
 def _provenance(run: Run) -> str:

@@ -1,6 +1,5 @@
 """Group images by k-means on their embeddings."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,13 +82,12 @@ def clusters_sheet(
     clustering: Clustering,
     *,
     examples: int = 10,
-    clusters: Sequence[int] | None = None,
     data_root: str | Path | None = None,
 ) -> Image.Image:
     """Return a contact sheet with the most central images of each cluster."""
     load = picture_loader(table, 96, data_root=data_root)
     sections = []
-    for cluster in range(clustering.count) if clusters is None else clusters:
+    for cluster in range(clustering.count):
         members = clustering.members(cluster)
         tiles = [Tile(load(row), (table.names[row],)) for row in members[:examples]]
         sections.append(Section(tiles, f"Cluster {cluster + 1}", pluralize(len(members), "image")))

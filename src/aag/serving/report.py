@@ -16,7 +16,7 @@ from aag.serving.evaluation import load_encoder
 from aag.serving.gallery import make_gallery
 from aag.serving.neighbours import neighbour_graph
 from aag.serving.report_pictures import classes_blocks, map_blocks, neighbours_blocks, views_blocks
-from aag.text import duration, pluralize
+from aag.text import duration, pluralize, readable_value
 from aag.training.api import load_sets
 from aag.training.settings import RunSettings
 
@@ -136,7 +136,4 @@ def _settings(settings: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[
 
 
 def _setting(name: str, value: Any) -> list[doc.Cell]:
-    shown = "none" if value in (None, [], "") else "yes" if value is True else "no" if value is False else (
-        " ".join(map(str, value)) if isinstance(value, list) else str(value)
-    )  # fmt: skip
-    return [doc.Cell([name.replace("_", " ")]), doc.Cell([shown])]
+    return [doc.Cell([name.replace("_", " ")]), doc.Cell([readable_value(value)])]
