@@ -15,12 +15,12 @@ import torch
 from PIL import Image
 
 from aag import data, nets
-from aag.data import decoding
+from aag.data import parallel_decode
 from aag.errors import AAGError
 from aag.serving import embedder as embedding
 from aag.serving.embed import embed_folder, load_or_embed
+from aag.serving.embed_file import embed_to_file, parse_shard, shard_indices
 from aag.serving.embedder import Embedder, hash_model
-from aag.serving.parts import embed_to_file, parse_shard, shard_indices
 from aag.serving.sources import class_folders, open_source
 from aag.serving.table import concatenate, read_table, write_table
 
@@ -271,7 +271,7 @@ def test_files_decoded_in_processes_give_the_same_bits(model, photos, monkeypatc
     (photos / "broken.png").write_bytes(b"no image")
     embedder = Embedder(model, device="cpu")
     in_threads = embed_folder(embedder, photos)
-    monkeypatch.setattr(decoding, "PROCESS_FILES", 1)
+    monkeypatch.setattr(parallel_decode, "PROCESS_FILES", 1)
     in_processes = embed_folder(embedder, photos)
     assert in_processes.names == in_threads.names
     assert torch.equal(in_processes.embeddings, in_threads.embeddings)

@@ -19,7 +19,7 @@ from aag.errors import AAGError
 from aag.nets import EncoderSpec, build, save
 from aag.serving import export_check, export_encoder, push_to_hub
 from aag.serving.export_check import check_outputs
-from aag.serving.formats import Embedder
+from aag.serving.formats import ExportedEncoder
 
 OWN = [
     EncoderSpec("resnet18", width=4), EncoderSpec("resnet18", width=4, image_size=24, resize_size=28, head="none"),
@@ -187,7 +187,9 @@ def test_a_wrong_export_is_refused_and_leaves_nothing(monkeypatch, tmp_path):
     """The exported file computes something else: the old file stays as it was."""
     path = tmp_path / "encoder.pt"
     path.write_bytes(b"old")
-    monkeypatch.setattr(Embedder, "forward", lambda self, images: tuple(1.1 * each for each in self.encoder(images)))
+    monkeypatch.setattr(
+        ExportedEncoder, "forward", lambda self, images: tuple(1.1 * each for each in self.encoder(images))
+    )
     with pytest.raises(AAGError, match=r"resnet18 as torchscript differs from PyTorch by .* nothing is written"):
         export_encoder(make(OWN[0]), "torchscript", path)
     assert path.read_bytes() == b"old"

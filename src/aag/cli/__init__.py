@@ -108,7 +108,7 @@ def _out_of_memory(where: str) -> int:
 
 @contextlib.contextmanager
 def _handle(handler: Callable[[int, Any], None], *signals: signal.Signals) -> Iterator[None]:
-    """Handle signals so, until the end of the block. In another thread than the main one they are left alone."""
+    """Handle signals with `handler` inside the block. Only the main thread can; in others this does nothing."""
     try:
         before = {number: signal.signal(number, handler) for number in signals}
     except ValueError:
@@ -122,7 +122,7 @@ def _handle(handler: Callable[[int, Any], None], *signals: signal.Signals) -> It
 
 @contextlib.contextmanager
 def _hold_signals() -> Iterator[None]:
-    """Delay Ctrl-C until heavy imports are done: libraries swallow it, or print a traceback of their own."""
+    """Delay Ctrl-C until heavy imports are done: some libraries swallow it or print a traceback."""
     asked = False
 
     def note(signum: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Embed images in memory, or use the embeddings that were made before."""
+"""Embed images in memory, or reuse cached embeddings."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from aag.data.datasets import data_root as find_data_root
+from aag.data.store import Progress
 from aag.errors import AAGError
 from aag.files import explain_write_errors
-from aag.serving.embedder import Embedder, Model, ProgressCall
-from aag.serving.parts import embed_to_file, table_key
+from aag.serving.embed_file import embed_to_file, table_key
+from aag.serving.embedder import Embedder, Model
 from aag.serving.sources import open_source
 from aag.serving.table import EmbeddingTable, read_table
 
@@ -25,7 +26,7 @@ def embed_folder(
     features: bool = False,
     thumbnails: int = 0,
     data_root: str | Path | None = None,
-    on_progress: ProgressCall | None = None,
+    on_progress: Progress | None = None,
     **options: Any,
 ) -> EmbeddingTable:
     """Embed a folder, files, an .npz or a data set in memory. `options` are the Embedder's.
@@ -43,12 +44,12 @@ def load_or_embed(
     *,
     features: bool = False,
     data_root: str | Path | None = None,
-    on_progress: ProgressCall | None = None,
+    on_progress: Progress | None = None,
     **options: Any,
 ) -> EmbeddingTable:
-    """Return the embeddings of images, or of an embeddings file of this model.
+    """Return the embeddings of images, or read them from an embeddings file of this model.
 
-    Those of images are kept in the cache folder, and used again until a file or the model changes.
+    Embeddings of images are cached, and reused until a file or the model changes.
     """
     embedder = model if isinstance(model, Embedder) else Embedder(model, **options)
     if (file := embeddings_file(images)) is not None:
@@ -66,7 +67,7 @@ def load_or_embed(
 
 
 def embeddings_file(images: Images) -> Path | None:
-    """Return the path if `images` is an embeddings file, not images."""
+    """Return the path if `images` is an embeddings file; None if it is images."""
     if not isinstance(images, str | Path):
         images = list(images)
         if len(images) != 1:
@@ -89,7 +90,7 @@ def check_model(table: EmbeddingTable, embedder: Embedder, file: Path) -> Embedd
     made_by, width = table.metadata.get("model"), table.embeddings.shape[1]
     if made_by not in (None, embedder.model_hash):
         network = table.metadata.get("network", "network")
-        raise AAGError(f"{file} was made by another model ({network}, {made_by}); run aag embed with this one")
+        raise AAGError(f"{file} was made by another model ({network}, {made_by}); run aag embed with this model")
     if width != embedder.encoder.embedding_dim:
         raise AAGError(f"{file} has {width} dimensions, this model {embedder.encoder.embedding_dim}; embed it again")
     return table

@@ -1,4 +1,4 @@
-"""Embed to a file in parts: after an interruption the same call continues, and a killed process loses one part."""
+"""Embed images to a file, part by part. The same call resumes after an interruption; a crash loses one part."""
 
 import hashlib
 import json
@@ -10,20 +10,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from aag.data.decode import ignore_warnings
+from aag.data.store import Progress
 from aag.errors import AAGError
 from aag.files import explain_write_errors, write_bytes
-from aag.serving.embedder import Embedder, ProgressCall, ignore_warnings
+from aag.serving.embedder import Embedder
 from aag.serving.sources import ImageSource
 from aag.serving.table import EmbeddingTable, check_format, read_table, write_table, write_tables
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """What `embed_to_file` did."""
+    """The result of `embed_to_file`."""
 
     file: Path
     count: int  # rows in the file
-    new: int  # images embedded by this call; the others were there
+    new: int  # images embedded by this call; the others were done before
     skipped: list[str]  # "path: reason"
     skipped_file: Path | None
 
@@ -36,12 +38,12 @@ def embed_to_file(
     features: bool = False,
     thumbnails: int = 0,
     indices: range | None = None,
-    on_progress: ProgressCall | None = None,
+    on_progress: Progress | None = None,
 ) -> Embedded:
     """Embed images to a .parquet, .npz or .csv. Parts are kept in OUT.parts until the file is complete.
 
-    A part belongs to one model, list of files and set of options; parts of others are discarded. If the file is there
-    already and made of the same, nothing is done. Files that cannot be read are listed in OUT.skipped.txt.
+    Parts are reused only with the same model, files and options. If the file is complete already, nothing is done.
+    Files that cannot be read are listed in OUT.skipped.txt.
     """
     check_format(out)
     indices = range(len(source)) if indices is None else indices
@@ -77,7 +79,7 @@ def embed_to_file(
 
 
 def table_key(embedder: Embedder, source: ImageSource, indices: range, features: bool, thumbnails: int) -> str:
-    """Return a hash of all that a table's content depends on."""
+    """Return a hash of the model, the images and the options, which decide a table's content."""
     options = [embedder.model_hash, embedder.precision, embedder.decode, features, thumbnails, indices.start]
     digest = hashlib.sha256(json.dumps([*options, indices.stop]).encode())
     for state in source.states():
@@ -99,8 +101,8 @@ def shard_indices(total: int, number: int, count: int) -> range:
 
 
 def _completed(out: Path, key: str) -> int | None:
-    """Return the number of rows of a file that was made of the same, else None."""
-    if not out.exists() or out.suffix.lower() == ".csv":  # a .csv does not say what it was made of
+    """Return the number of rows of a file that was made with the same key, else None."""
+    if not out.exists() or out.suffix.lower() == ".csv":  # a .csv has no metadata
         return None
     try:
         table = read_table(out, features=False, thumbnails=False)
@@ -110,7 +112,7 @@ def _completed(out: Path, key: str) -> int | None:
 
 
 class _Parts:
-    """The finished parts beside an output file, named by the images they cover."""
+    """The finished parts of an output file, in OUT.parts, named by the range of images."""
 
     def __init__(self, out: Path, key: str) -> None:
         self.out, self.key = out, key
@@ -124,7 +126,7 @@ class _Parts:
         self.files: list[Path] = []
 
     def stop(self, start: int) -> int:
-        """Return the index after the finished parts, which begin at `start`."""
+        """Return the first index that is not in a finished part. Parts begin at `start`."""
         found = {}
         for name in os.listdir(self.folder):
             if match := re.fullmatch(r"(\d+)-(\d+)\.parquet", name):
@@ -144,7 +146,7 @@ class _Parts:
         return [line for part in self._read() for line in json.loads(part.metadata["skipped"])]
 
     def merge(self) -> int:
-        """Write the output of all parts, atomically, remove the parts, and return the number of rows."""
+        """Join all parts into the output file, atomically, remove them, and return the number of rows."""
         count = 0
 
         def rows() -> Iterator[EmbeddingTable]:
@@ -170,7 +172,7 @@ class _Parts:
             yield read_parquet(file, leave_out)
 
     def _remove(self) -> None:
-        """Remove our folder; what is not a part of ours in it, and so the folder, stays."""
+        """Remove the parts, and the folder unless it has other files."""
         for name in os.listdir(self.folder):
             if name == "key" or re.fullmatch(r"\d+-\d+\.parquet|\..*\.tmp", name):
                 (self.folder / name).unlink(missing_ok=True)
