@@ -157,7 +157,7 @@ def write_hub(encoder: Encoder, path: Path, run: Run | None) -> Written:
         write_json(path / "config.json", {"library_name": "aag", **json.loads(encoder.spec.to_json())})
         usage = LOADER_USAGE
     card = model_card(encoder, run, LOADER_USAGE, _is_timm(encoder))
-    write_bytes(path / "README.md", card.encode())
+    write_bytes(path / "README.md", card.encode(errors="replace"))
     return check_outputs(encoder, load_source(loader), "hub"), usage
 
 
