@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from aag.cli import main
+from aag.cli.output import print_rows
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes, special files")
 
@@ -47,3 +48,8 @@ def test_names_that_are_no_utf8_are_trained_on_and_reported(album):
     shutil.copytree("run", "run2")
     assert "page.html" in printed("compare", "run", "run2", "--out", "page.html")
     assert "written" in printed("export", "run", "--format", "hub", "--out", "hub")
+
+
+def test_names_that_a_terminal_would_obey_are_printed_as_text(capsys):
+    print_rows([{"path": "\x1b[31mred\n.png", "cosine": 0.5}])
+    assert "?[31mred?.png" in capsys.readouterr().out

@@ -25,12 +25,12 @@ from PIL import Image
 from aag import __version__, nets
 from aag.data.decode import UnreadableImageError
 from aag.data.decoding import Chunk, core_count, open_decoder
-from aag.data.folder import printable
 from aag.errors import AAGError
 from aag.nets import Encoder
 from aag.serving.sources import ImageSource
 from aag.serving.table import EmbeddingTable, concatenate
 from aag.settings import Precision
+from aag.text import printable
 from aag.training.runtime import choose_precision, choose_threads, find_device
 
 PIECE = 16  # images per decoding job; a batch is made of whole pieces

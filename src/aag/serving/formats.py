@@ -1,5 +1,6 @@
 """One function per export format: it writes the files, loads them again, and returns how much they differ."""
 
+import io
 import json
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -90,7 +91,9 @@ def write_torchscript(encoder: Encoder, path: Path, run: Run | None) -> Written:
     try:
         with silence(), torch.no_grad():
             traced = torch.jit.trace(Embedder(encoder).eval(), _example(encoder), check_trace=False)
-            torch.jit.save(traced, path, _extra_files={"aag.json": json.dumps(_metadata(encoder))})
+            content = io.BytesIO()  # torch's own writer ends the process where the disk is full
+            torch.jit.save(traced, content, _extra_files={"aag.json": json.dumps(_metadata(encoder))})
+            path.write_bytes(content.getbuffer())
             loaded = torch.jit.load(path)
     except OSError:
         raise
