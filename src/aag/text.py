@@ -1,5 +1,6 @@
-"""Counts, sizes and times in words."""
+"""Counts, sizes and times in words, and text that is safe to print."""
 
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -53,3 +54,13 @@ def rough_duration(seconds: float) -> str:
 
 def _hours(minutes: int) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def printable(text: str) -> str:
+    """Replace what a terminal cannot print or would obey, as file names may have it: line breaks, colours, bytes."""
+    return text if text.isprintable() else "".join(letter if _is_printable(letter) else "?" for letter in text)
+
+
+def _is_printable(letter: str) -> bool:
+    # Python counts the spaces of Japanese and the joiners of Persian, Hindi and emoji as not printable.
+    return letter.isprintable() or unicodedata.category(letter) == "Zs" or letter in "\u200c\u200d"

@@ -196,6 +196,22 @@ def test_a_wrong_export_is_refused_and_leaves_nothing(monkeypatch, tmp_path):
     assert os.listdir(tmp_path) == ["encoder.pt"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of file sizes")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("format", ["torchscript", "safetensors"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(format, tmp_path):
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(AAGError, match=r"cannot write .*File too large"):
+            export_encoder(make(OWN[0]), format, tmp_path / "encoder.safetensors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path) == []
+
+
 def test_the_check_sees_a_batch_of_another_size():
     encoder = make(OWN[0])
     with pytest.raises(AAGError, match=r"batch of 3"):

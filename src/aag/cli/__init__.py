@@ -1,6 +1,7 @@
 """The command line: one module per command, imported when it is needed. `aag --help` imports nothing heavy."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -64,6 +65,8 @@ def command_names() -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be any bytes, and a terminal may know only ASCII
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(usage(), end="")

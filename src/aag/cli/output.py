@@ -11,6 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
+from aag.text import printable
+
 
 def make_console(*, stderr: bool = False) -> Console:
     # A path is printed as it is: "photos [old]" holds no markup, and "a:b:c" no emoji.
@@ -40,7 +42,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, titl
         numeric = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*("–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+        table.add_row(*("–" if value is None else f"{value:.4g}" if isinstance(value, float) else printable(str(value))
                         for value in row.values()))  # fmt: skip
     make_console().print(table)
 

@@ -9,7 +9,7 @@ import numpy as np
 from aag.data.arrays import select_indices
 from aag.data.decode import UnreadableImageError, ignore_warnings, read_size, readable_extensions
 from aag.errors import AAGError
-from aag.text import pluralize
+from aag.text import pluralize, printable
 
 # Formats of photographs that Pillow cannot read. Users should know that these files are missing.
 _UNSUPPORTED = frozenset({".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".rw2", ".raf"})
@@ -81,7 +81,7 @@ def split_folders(folder: Path) -> dict[str, Path]:
 
 def list_images(folder: Path) -> Listing:
     """List every image below a folder. Links are followed, but no folder is visited twice, and none above `folder`."""
-    listing = Listing()
+    listing, extensions = Listing(), readable_extensions()
     visited = {_identity(parent) for parent in folder.resolve().parents}
     pending = [""]
     while pending:
@@ -104,9 +104,10 @@ def list_images(folder: Path) -> Listing:
                 subfolders.append(relative)
                 continue
             listing.file_count += 1
-            if _is_image(child.name):
+            extension = child.name[child.name.rfind(".") :].lower()
+            if extension in extensions:
                 listing.images.append(relative)
-            elif os.path.splitext(child.name)[1].lower() in _UNSUPPORTED:
+            elif extension in _UNSUPPORTED:
                 listing.skipped.append(f"{printable(relative)}: Pillow cannot read this format; convert it to JPEG")
         pending += reversed(subfolders)
     listing.images.sort()
@@ -130,8 +131,3 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _identity(path: Path) -> tuple[int, int]:
     status = os.stat(path)
     return status.st_dev, status.st_ino
-
-
-def printable(name: str) -> str:
-    """Replace the characters of a file name that a terminal cannot print."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name)

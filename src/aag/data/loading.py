@@ -15,8 +15,8 @@ from aag.data.cache import read_dataset
 from aag.data.datasets import DATASETS, SPLITS, data_root
 from aag.data.holdout import check_holdout, has_test_error, hold_out
 from aag.data.imageset import ImageSet
-from aag.data.listing import printable
 from aag.errors import AAGError, unknown
+from aag.text import printable
 
 Split = Literal["train", "test", "unlabelled"]
 Labels = Literal["known", "none"]

@@ -26,11 +26,10 @@ from typing import IO, Any
 import numpy as np
 
 from aag.data.image_cache import store_root
-from aag.data.listing import printable
 from aag.data.parallel_decode import Chunk, decode_files
 from aag.data.summary import PixelSummary, summarize_chunk
 from aag.errors import AAGError
-from aag.text import readable_bytes
+from aag.text import printable, readable_bytes
 
 Progress = Callable[[int, int], None]  # files done, files in all
 _log = logging.getLogger(__name__)
@@ -223,13 +222,15 @@ def listing_key(folder: Path, paths: Sequence[str], size: int) -> str:
     base = os.path.join(folder, "")
     for start in range(0, len(paths), 4096):
         part = paths[start : start + 4096]
-        stamps = np.full((len(part), 2), -1, np.int64)
-        for row, path in enumerate(part):
-            with suppress(OSError):  # gone, or a loop of links: decoding gives the reason
+        stamps = []
+        for path in part:
+            try:
                 status = os.stat(base + path)
-                stamps[row] = status.st_size, status.st_mtime_ns
+                stamps.append((status.st_size, status.st_mtime_ns))
+            except OSError:  # gone, or a loop of links: decoding gives the reason
+                stamps.append((-1, -1))
         digest.update(os.fsencode("\0".join(part)))
-        digest.update(stamps.data)
+        digest.update(np.array(stamps, np.int64).data)
     return digest.hexdigest()[:16]
 
 

@@ -84,6 +84,8 @@ def _matrix(found: pa.Table, name: str) -> Tensor:
     """Return a column of equally long lists as float32 [N, D]."""
     column = found[name]
     kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise ValueError(f"column {name} has no lists of numbers but {kind}")
     width = kind.list_size if pa.types.is_fixed_size_list(kind) else len(column[0]) if len(column) else 0
     out, start = np.empty((len(column), width), np.float32), 0
     for chunk in column.chunks:

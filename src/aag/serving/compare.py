@@ -69,7 +69,7 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
     sections.append(doc.Section("curves", "Curves", blocks, "Curves"))
     title = f"{len(runs)} runs compared"
     document = doc.Document(title, [], sections, "Written by aag compare.", "Sections")
-    write_bytes(path, render_html(document, path).encode())
+    write_bytes(path, render_html(document, path).encode(errors="replace"))
     return path
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def embeddings_file(images: Images) -> Path | None:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return path if "embedding" in arrays else None
-        except (OSError, ValueError):
+        except (OSError, ValueError, BadZipFile):
             return None
     return None
 

@@ -22,7 +22,6 @@ from PIL import Image
 
 from aag import __version__, nets
 from aag.data.decode import UnreadableImageError, ignore_warnings
-from aag.data.folder import printable
 from aag.data.parallel_decode import Chunk, open_decoder
 from aag.data.store import Progress
 from aag.errors import AAGError
@@ -31,6 +30,7 @@ from aag.provenance import core_count
 from aag.serving.sources import ImageSource
 from aag.serving.table import EmbeddingTable, concatenate
 from aag.settings import Precision
+from aag.text import printable
 from aag.training.runtime import choose_precision, choose_threads, find_device
 
 PIECE = 16  # images per decoding job; a batch is made of whole pieces

@@ -1,5 +1,6 @@
 """One function per export format: it writes the files, loads them again and compares the outputs."""
 
+import io
 import json
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -90,7 +91,9 @@ def write_torchscript(encoder: Encoder, path: Path, run: Run | None) -> Written:
     try:
         with silence(), torch.no_grad():
             traced = torch.jit.trace(ExportedEncoder(encoder).eval(), _example(encoder), check_trace=False)
-            torch.jit.save(traced, path, _extra_files={"aag.json": json.dumps(_metadata(encoder))})
+            content = io.BytesIO()  # torch's own writer ends the process where the disk is full
+            torch.jit.save(traced, content, _extra_files={"aag.json": json.dumps(_metadata(encoder))})
+            path.write_bytes(content.getbuffer())
             loaded = torch.jit.load(path)
     except OSError:
         raise
@@ -157,7 +160,7 @@ def write_hub(encoder: Encoder, path: Path, run: Run | None) -> Written:
         write_json(path / "config.json", {"library_name": "aag", **json.loads(encoder.spec.to_json())})
         usage = LOADER_USAGE
     card = model_card(encoder, run, LOADER_USAGE, _is_timm(encoder))
-    write_bytes(path / "README.md", card.encode())
+    write_bytes(path / "README.md", card.encode(errors="replace"))
     return check_outputs(encoder, load_source(loader), "hub"), usage
 
 

@@ -45,7 +45,7 @@ def write_report(
     if path.is_dir():
         raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
     document = make_report(run, sets=sets, points=points, seconds=seconds, data_root=data_root, device=device)
-    write_bytes(path, render_html(document, path).encode())
+    write_bytes(path, render_html(document, path).encode(errors="replace"))
     return path
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from aag.data.listing import printable
 from aag.errors import AAGError
 from aag.files import atomic_write_path, explain_write_errors
+from aag.text import printable
 
 Colour = tuple[int, int, int]
 PAPER, INK, GREY, FRAME = (255, 255, 255), (20, 20, 24), (110, 110, 120), (224, 224, 230)

@@ -10,8 +10,9 @@ import numpy as np
 from aag import data
 from aag.data import DATASETS, ImageSet
 from aag.data.decode import UnreadableImageError, decode, resize_square
-from aag.data.listing import TEST_NAMES, class_folder, list_images, printable
+from aag.data.listing import TEST_NAMES, class_folder, list_images
 from aag.errors import AAGError
+from aag.text import printable
 
 SPLIT_FOLDERS = {"train", *TEST_NAMES}
 

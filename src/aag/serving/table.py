@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -80,12 +81,16 @@ def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = Tr
     suffix = check_format(path)
     if not path.exists() and (shards := find_shards(path)):
         return concatenate([read_table(shard, features=features, thumbnails=thumbnails) for shard in shards])
+    if path.exists() and not path.is_file():  # reading a pipe would block
+        raise AAGError(f"{path} is no regular file; give a file that aag embed wrote")
     leave_out = {name for name, wanted in {"features": features, "thumbnail": thumbnails}.items() if not wanted}
     try:
         table = _read(path, suffix, leave_out)
+        if table.embeddings.ndim != 2 or not all(isinstance(name, str) for name in table.names):
+            raise ValueError("it needs a text as path and a list of numbers as embedding in each row")
     except FileNotFoundError:
         raise AAGError(f"no such file: {path}") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, BadZipFile) as error:
         raise AAGError(f"cannot read embeddings from {path}: {first_line(error)[:200]}") from error
     if not len(table):
         raise AAGError(f"{path} has no rows; run aag embed again")
