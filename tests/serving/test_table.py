@@ -98,7 +98,7 @@ def test_damaged_and_missing_files_are_one_line(tmp_path, suffix):
 
 
 def test_wrong_tables_are_refused():
-    with pytest.raises(AAGError, match="cannot be called 'path'"):
+    with pytest.raises(AAGError, match="the column name 'path' is reserved"):
         EmbeddingTable(["a"], torch.ones(1, 1), columns={"path": ["b"]})
     with pytest.raises(AAGError, match="2 rows for 1 names"):
         EmbeddingTable(["a"], torch.ones(2, 1))
