@@ -231,7 +231,7 @@ def test_an_own_backbone_can_be_traced_but_not_written_as_source(tmp_path):
     backbone = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     encoder = build(EncoderSpec(), backbone=backbone).eval()
     export_encoder(encoder, "torchscript", tmp_path / "e.pt")
-    with pytest.raises(AAGError, match=r"your own backbone, .* use --format onnx or torchscript"):
+    with pytest.raises(AAGError, match=r"code of your backbone .* use --format onnx or torchscript"):
         export_encoder(encoder, "safetensors", tmp_path / "e.safetensors")
 
 

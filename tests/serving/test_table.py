@@ -127,7 +127,7 @@ def test_columns_of_other_types_are_one_line(tmp_path, columns):
 
 
 def test_wrong_tables_are_refused():
-    with pytest.raises(AAGError, match="cannot be called 'path'"):
+    with pytest.raises(AAGError, match="the column name 'path' is reserved"):
         EmbeddingTable(["a"], torch.ones(1, 1), columns={"path": ["b"]})
     with pytest.raises(AAGError, match="2 rows for 1 names"):
         EmbeddingTable(["a"], torch.ones(2, 1))
