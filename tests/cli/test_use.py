@@ -111,7 +111,7 @@ def test_cluster_prints_groups_and_their_agreement_with_folders(model, photos):
     assert [row["cluster"] for row in rows] == [1, 2, 3]
     assert sum(row["images"] for row in rows) == 40
     chosen = aag_("cluster", model, photos, "--sheet", "none", "--device", "cpu")
-    assert re.search(r"\d+ clusters, silhouette 0\.\d+: the (best|most)", chosen.words)
+    assert re.search(r"\d+ clusters were chosen: silhouette 0\.\d+, the (best|most)", chosen.words)
 
 
 def test_label_spreads_labels_by_both_classifiers(model, photos):

@@ -14,32 +14,32 @@ from aag.errors import AAGError, unknown
 
 COMMANDS = {  # by what a user wants to do
     "Train": {
-        "train": "train an encoder on a folder of images, an .npz or a known data set",
-        "evaluate": "weighted kNN and linear evaluation of a run, by the paper's protocols",
+        "train": "train an encoder on a folder of images, an .npz or a data set",
+        "evaluate": "kNN and linear evaluation of a run, by the paper's protocols",
     },
     "Use an encoder": {
         "embed": "embeddings of images as .parquet, .npz or .csv",
-        "search": "the images nearest to a query, as a table and a contact sheet",
-        "dedupe": "groups of near-duplicates, with a suggestion which to keep; deletes nothing",
+        "search": "the images nearest to a query: a table and a contact sheet",
+        "dedupe": "near-duplicates, and which to keep; deletes nothing",
         "cluster": "groups of similar images, with examples",
-        "label": "labels for all images from a few labelled ones, with confidence",
-        "export": "write an encoder for ONNX, TorchScript, timm, plain PyTorch or the Hub",
+        "label": "labels for all images from a few, with confidence",
+        "export": "write an encoder for ONNX, TorchScript, timm, PyTorch, the Hub",
     },
     "Look": {
-        "report": "one HTML page about a run: curves, views, a map of its images, neighbours, classes",
-        "explore": "open an embeddings file as a map in the browser, for up to millions of images",
+        "report": "one HTML page about a run: curves, map of its images, classes",
+        "explore": "a map of up to millions of images, in the browser",
         "compare": "curves and numbers of several runs in one page and one table",
         "runs": "list runs with their status",
     },
     "Look up": {
-        "data": "list data sets and where they are stored; aag data fetch NAME downloads one",
+        "data": "list data sets; aag data fetch NAME downloads one",
         "methods": "list the methods, with their settings and references",
         "recipes": "list the recipes (named settings), with what to expect of each",
-        "completion": "print a script that completes commands and options in bash, zsh or fish",
+        "completion": "print a script that completes commands in bash, zsh or fish",
     },
     "Reproduce": {
-        "reproduce": "the paper's tables and figures: what each needs, what is done; runs the rest",
-        "bench": "speed and memory of every stage here, compared with a DataLoader pipeline",
+        "reproduce": "the paper's tables and figures: what is done; runs the rest",
+        "bench": "speed and memory here, compared with a DataLoader pipeline",
     },
 }
 
@@ -53,7 +53,8 @@ def usage() -> str:
         + """
   aag COMMAND --help   options of a command          aag --version
 
-Try:  aag train                                  (the bundled sample, on a CPU, in under 3 minutes)
+Try:  aag train                                  (a sample, minutes on a CPU)
+      aag train --data FOLDER --minutes 60       (your own images, no labels)
       aag train --data cifar10 --recipe paper    (the paper's AAG, on one GPU)
 """
     )

@@ -57,8 +57,8 @@ def run(arguments: list[str]) -> int:
     say = Printer()
     if found.silhouettes:
         best, value = max(found.silhouettes.values()), found.silhouettes.get(found.count, 0.0)
-        rule = "the best silhouette" if value == best else f"the most within 10 % of the best silhouette, {best:.3f}"
-        say(f"{found.count} clusters, silhouette {value:.3f}: {rule}")
+        rule = "the best of all tried" if value == best else f"the most clusters within 10 % of the best, {best:.3f}"
+        say(f"{found.count} clusters were chosen: silhouette {value:.3f}, {rule}; --clusters N takes another number")
     if found.nmi is not None:
         say(f"NMI with the known labels {found.nmi:.3f} (0: unrelated, 1: the same groups)")
     sheet_note = f", contact sheet: {options.sheet}" if options.sheet != "none" else ""

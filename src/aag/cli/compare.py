@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from aag.cli.output import Printer, print_rows
 from aag.cli.parsing import parse
@@ -17,7 +19,7 @@ PAGE_ONLY = ("seconds", "status", "alignment", "uniformity")
 class Compare:
     """Compare runs: a table of the settings that differ and the numbers, and one HTML page with the curves."""
 
-    runs: tuple[Path, ...]
+    runs: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN ...")]
     """Run folders, two or more."""
     out: Path = Path("compare.html")
     """Page to write."""

@@ -4,14 +4,18 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from aag.text import printable
+
+SHORT = 12  # characters of a column that is never wrapped
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -37,14 +41,35 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, titl
     if as_json:
         print(json.dumps(list(rows), indent=1, ensure_ascii=False))
         return
+    console = make_console()
+    columns = {name: _column([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    numeric = {name for name in columns if all(isinstance(row[name], int | float | None) for row in rows)}
+    widths = {name: max(map(cell_len, (name, *cells))) for name, cells in columns.items()}
+    fits = sum(widths.values()) + 3 * len(widths) + 1 <= console.width
+    if not fits and len(rows) < len(widths) and sum(min(width, SHORT) + 2 for width in widths.values()) > console.width:
+        # Too many columns for this terminal: they become the rows.
+        (first, names), *others = columns.items()
+        columns = {first: [name for name, _ in others]}
+        columns |= {f"{name}\0{place}": [cells[place] for _, cells in others] for place, name in enumerate(names)}
+        numeric, widths, fits = set(), dict.fromkeys(columns, SHORT + 1), True
     table = Table(title=title or None, title_justify="left")
-    for name in rows[0] if rows else ():
-        numeric = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*("–" if value is None else f"{value:.4g}" if isinstance(value, float) else printable(str(value))
-                        for value in row.values()))  # fmt: skip
-    make_console().print(table)
+    if not fits:  # no borders leave more room
+        table.box, table.show_edge, table.pad_edge, table.padding = SIMPLE_HEAD, False, False, (0, 1, 0, 0)
+    for name in columns:
+        justify: Literal["right", "left"] = "right" if name in numeric else "left"
+        table.add_column(name.split("\0")[0], justify=justify, overflow="fold", no_wrap=widths[name] <= SHORT)
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*cells)
+    console.print(table)
+
+
+def _column(values: Sequence[Any]) -> list[str]:
+    """Return the values as text: floats with four digits, and as many decimals in the whole column."""
+    texts = [f"{value:.4g}" for value in values if isinstance(value, float)]
+    decimals = 0 if any("e" in text for text in texts) else max((len(t.partition(".")[2]) for t in texts), default=0)
+    floats = f".{decimals}f" if decimals else ".4g"
+    return ["–" if value is None else format(value, floats) if isinstance(value, float) else printable(str(value))
+            for value in values]  # fmt: skip
 
 
 @contextmanager

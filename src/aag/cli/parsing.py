@@ -46,13 +46,17 @@ def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list
             continue
         default = getattr(defaults, field.name, MISSING)
         given: dict[str, Any] = {"help": docs.get(field.name, "")}
-        plain = [each for each in get_args(hints[field.name]) if each is not type(None)]
-        if type(None) in get_args(hints[field.name]):  # or tyro writes {None}|PATH
+        hint = hints[field.name]
+        kinds = get_args(get_args(hint)[0] if hasattr(hint, "__metadata__") else hint)
+        plain = [each for each in kinds if each is not type(None)]
+        if type(None) in kinds:  # or tyro writes {None}|PATH
             inner = get_args(plain[0])[0] if hasattr(plain[0], "__metadata__") else plain[0]
             choices = get_args(inner) if get_origin(inner) is Literal else ()
             given["metavar"] = "{" + ",".join(choices) + "}" if choices else METAVARS.get(inner, "VALUE")
         if default in (None, (), ""):
             given["help_behavior_hint"] = ""
+        elif default is MISSING and Ellipsis in kinds:  # or tyro writes (default: )
+            given["help_behavior_hint"] = "(required)"
         declared = (field.name, Annotated[hints[field.name], tyro.conf.arg(**given)])
         found.append(declared if default is MISSING else (*declared, default))
     return found

@@ -35,7 +35,10 @@ def run(arguments: list[str]) -> int:
     if not found and not options.json:
         Printer()(f"no runs in {', '.join(map(str, options.folders))}")
         return 0
-    print_rows([_as_json(one) if options.json else _as_text(one) for one in found], as_json=options.json)
+    rows = [_as_json(one) if options.json else _as_text(one) for one in found]
+    if not options.json and len({one.method for one in found}) == 1:  # leaves room for the folder
+        rows = [{name: value for name, value in row.items() if name != "method"} for row in rows]
+    print_rows(rows, as_json=options.json)
     return 0
 
 

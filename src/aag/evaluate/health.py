@@ -184,6 +184,8 @@ def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
     curve = {row["epoch"]: float(row[name]) for row in rows if row["kind"] == kind}
     rates = [row["lr"] for row in rows if row["kind"] == "epoch"]
     share = _gain_share(curve, anneals=bool(rates) and rates[-1] < 0.5 * max(rates))
+    if share is None and last["epoch"] <= MIN_EVALUATIONS:
+        return f"{state}; too few epochs to say whether more would help: try it, with --epochs or --minutes."
     if share is None:
         return f"{state}; too few evaluations to say whether more epochs would help (--knn-every 1 adds some)."
     if share < FLAT_SHARE:

@@ -212,7 +212,11 @@ def _draw_lines(chart: LineChart, axes: "Axes") -> None:
         colour = LIGHT[f"series{line.colour}" if line.colour < 2 else f"class{line.colour - 2}"]
         dashes = ":" if line.hollow else "-" if line.colour else "--"
         face = LIGHT["paper"] if line.hollow else colour
-        marker: Any = {"marker": "o", "markersize": 5, "markerfacecolor": face} if chart.mark_points else {}
+        marker: Any = (
+            {"marker": "o", "markersize": 5, "markerfacecolor": face}
+            if chart.mark_points or len(line.points) == 1
+            else {}
+        )
         xs, ys = zip(*line.points, strict=True)
         axes.plot(xs, ys, dashes, color=colour, label=_literal(line.name), **marker)
         for place, (x, y) in enumerate(line.points if chart.mark_points else ()):

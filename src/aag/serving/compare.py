@@ -56,7 +56,7 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
     for place, row in enumerate(rows, 1):
         values = [doc.Cell([_show(key, value)]) for key, value in row.items() if key != "run"]
         cells.append([doc.Cell([f"{place}: {row['run']}"]), *values])
-    heads = ["run", *(key.replace("_", " ") for key in rows[0] if key != "run")]
+    heads = ["run", *("time" if key == "seconds" else key.replace("_", " ") for key in rows[0] if key != "run")]
     caption = "Settings that differ between the runs, and their last numbers; accuracies in percent."
     sections = [
         doc.Section(

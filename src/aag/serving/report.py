@@ -61,7 +61,9 @@ def make_report(
     except AAGError as error:  # data that moved, an encoder that was never saved, embeddings with NaN
         introduction.append(doc.Paragraph(f"The pictures are missing: {error}.", "sum"))
     sections.append(doc.Section("settings", "Settings and provenance", _settings(settings, rows), "Settings"))
-    return doc.Document(f"Report of {run.name}", introduction, sections, "Written by aag report.", "Sections")
+    return doc.Document(
+        f"Report of {run.folder.resolve().name}", introduction, sections, "Written by aag report.", "Sections"
+    )
 
 
 def _picture_sections(
@@ -96,8 +98,8 @@ def _introduction(run: Run, settings: dict[str, Any], rows: Sequence[dict[str, A
     if summary.seconds is not None:
         facts.append(f"{duration(summary.seconds)} of training")
     if summary.knn_last is not None:
-        untrained = "" if summary.knn_untrained is None else f" (untrained {summary.knn_untrained:.2f} %)"
-        facts.append(f"kNN {summary.knn_last:.2f} %{untrained}")
+        untrained = "" if summary.knn_untrained is None else f" (untrained {summary.knn_untrained:.2f}\u00a0%)"
+        facts.append(f"kNN {summary.knn_last:.2f}\u00a0%{untrained}")
     blocks: list[doc.Block] = [doc.Paragraph(" · ".join(facts), "lead")]
     if sentence := _verdict(rows):
         blocks.append(doc.Paragraph(sentence, "sum"))

@@ -16,6 +16,7 @@ from aag.methods import Method, register_method
 from aag.nets import Encoder
 from aag.runs import Run, RunSummary, summarize
 from aag.settings import Range, Settings
+from aag.text import duration
 from aag.training.callbacks import KNN, Callback, Health, ListSkipped
 from aag.training.defaults import (
     Choice,
@@ -197,7 +198,9 @@ def train_run(
         )  # fmt: skip
         epochs = epochs_within(60 * plan.minutes - speed.start, speed.epoch, speed.evaluation, every)
         settings = with_epochs(settings, epochs).resolve(settings.train.precision)
-        reason = f"fit into {length}, at {speed.epoch:.2g} s each"
+        each = duration(speed.epoch) if speed.epoch >= 10 else f"{speed.epoch:.2g} s"
+        fits = speed.start + speed.epoch <= 60 * plan.minutes
+        reason = f"fit into {length}, at {each} each" if fits else f"the least, {each}: more than {length}"
         say(f"{'' if plan.choices else 'chosen':<9}{Choice('epochs', settings.train.epochs, reason)}")
     if (for_folder or execution.minutes) and "knn_every" not in given:
         every = evaluation_interval(every, settings.train.epochs)

@@ -78,6 +78,8 @@ class Progress(Callback):
         self.labelled = images.labels is not None and test is not None and test.labels is not None
         if not self.labelled:
             self.say("         no labelled test images: training without kNN; rank and agree show its health")
+            if images.labels is not None and images.names and test is None:
+                self.say("         --holdout 0.1 would hold out a tenth of the labelled images for kNN")
         if complete:
             return
         fields: dict[str, Any] = {"epoch": done // steps, "epochs": settings.epochs, "loss": "…", "speed": ""}

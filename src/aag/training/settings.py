@@ -17,7 +17,8 @@ class DataSettings(Settings):
     source: str = "sample"
     """A known data set (aag data lists them), a folder of images, or an .npz file."""
     image_size: Annotated[int, Range(at_least=8, at_most=4096)] | None = None
-    """Side of the views, and of the images that are evaluated. Default: 32 for a folder, else the images' own."""
+    """Side of the views, and of the images that are evaluated. Default: chosen for a folder (32 with
+    --recipe), else the images' own."""
     resize_size: Annotated[int, Range(at_least=8, at_most=4096)] | None = None
     """Side that images are resized to; views are cropped from that, as in 224 from 256. Default: --image-size."""
     labels: Literal["known", "none"] = "known"

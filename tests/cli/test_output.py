@@ -1,0 +1,39 @@
+"""Tables on narrow terminals."""
+
+import pytest
+
+from aag.cli.output import print_rows
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_short_columns_are_never_wrapped(capsys):
+    row = {"status": "complete", "data": "photographs", "network": "timm/resnet18", "epoch": "1000/1000",
+           "kNN %": 91.59, "rank": 11.1, "time": "1 min 15 s", "folder": "runs/photos"}  # fmt: skip
+    print_rows([row])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert all(word in shown for word in ("complete", "1000/1000", "1 min 15 s", "runs/photos"))
+
+
+def test_a_table_of_too_many_columns_is_turned(capsys):
+    names = [f"setting {number}" for number in range(12)]
+    print_rows([{"run": run, **dict.fromkeys(names, run * 2)} for run in ("first", "first", "second")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["┃", "run", "┃", "first", "┃", "first", "┃", "second", "┃"]
+    assert [line.split("│")[1].strip() for line in lines[3:-1]] == names
+    assert lines[3].count("firstfirst") == 2
+
+
+def test_the_floats_of_a_column_have_the_same_number_of_decimals(capsys):
+    print_rows([{"cosine": value} for value in (1.0, 0.9951, 0.995, None)])
+    shown = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()[3:-1]]
+    assert shown == ["1.0000", "0.9951", "0.9950", "–"]
+
+
+def test_very_small_floats_keep_their_digits(capsys):
+    print_rows([{"lr": value} for value in (1.2e-7, 0.03)])
+    assert "1.2e-07" in capsys.readouterr().out
