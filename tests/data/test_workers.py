@@ -59,6 +59,17 @@ def test_dead_worker_is_replaced_and_ends_with_its_owner(photos):
     assert not Path(f"/proc/{server}").exists()
 
 
+def test_without_its_server_a_thread_decodes_itself(photos):
+    workers = Workers()
+    try:
+        workers._server.kill()
+        workers._server.wait()
+        chunk = workers.decode(photos, ["00.png", "05.jpg"], 8)
+        assert (len(chunk.images), chunk.failures) == (1, {1: "not an image Pillow can read"})
+    finally:
+        workers.close()
+
+
 def test_script_without_a_main_guard_decodes_in_processes(photos, root):
     script = (
         "from aag import data; from aag.data import parallel_decode; parallel_decode.PROCESS_FILES = 1\n"

@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +174,15 @@ def test_a_complete_file_is_not_made_again_until_something_changes(embedder, pho
     assert embed_to_file(embedder, open_source(folder, embedder.size), out, features=True).new == 50
     rows = by_name(read_table(out))
     assert torch.equal(rows["cats/00.png"], rows["dogs/01.png"])
+
+
+def test_two_at_once_do_the_work_once(embedder, photos, tmp_path):
+    source, out = open_source(photos, embedder.size), tmp_path / "out.parquet"
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda _: embed_to_file(embedder, source, out), range(2)))
+    assert sorted(each.new for each in done) == [0, len(source)]
+    assert len(read_table(out)) == done[0].count == done[1].count
+    assert not out.with_name("out.parquet.parts").exists()
 
 
 def test_parts_of_other_settings_are_discarded_and_strange_files_kept(embedder, photos, tmp_path):

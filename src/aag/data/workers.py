@@ -60,7 +60,11 @@ class Workers:
         try:
             return self._ask(folder, paths, size)
         except (OSError, EOFError):  # the worker died
-            del self._connections.own
+            if self._here.fileno() < 0:  # closed meanwhile
+                raise
+            if self._server.poll() is not None:  # the server, too: no file is to blame
+                return decode_chunk(folder, paths, size)
+            self._connections.__dict__.pop("own", None)
         if len(paths) > 1:
             return join_chunks([self.decode(folder, [path], size) for path in paths])
         none = np.empty((0, 3, size, size), np.uint8)

@@ -57,7 +57,7 @@ def load_or_embed(
         return check_model(read_table(file, features=features, thumbnails=False), embedder, file)
     source = open_source(images, embedder.size, data_root=data_root)
     folder = find_data_root(data_root) / "embeddings"
-    with explain_write_errors(folder):
+    with explain_write_errors(folder, "set AAG_DATA to a folder that can be written to"):
         folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{table_key(embedder, source, range(len(source)), features, 0)}.parquet"
     if not path.exists():

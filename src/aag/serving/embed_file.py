@@ -4,8 +4,8 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,21 @@ def embed_to_file(
     indices = range(len(source)) if indices is None else indices
     key = table_key(embedder, source, indices, features, thumbnails)
     skipped_file = out.with_name(f"{out.name}.skipped.txt")
-    if (done := _completed(out, key)) is not None:
-        skipped = skipped_file.read_text(encoding="utf-8").splitlines() if skipped_file.exists() else []
-        return Embedded(out, done, 0, skipped, skipped_file if skipped else None)
+    if (done := _completed(out, key, skipped_file)) is not None:
+        return done
     with explain_write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-    parts = _Parts(out, key)
+    with _lock(parts_folder(out)):
+        if (done := _completed(out, key, skipped_file)) is not None:  # by another process, while this one waited
+            return done
+        parts = _Parts(out, key)
+        return _embed(embedder, source, indices, parts, skipped_file, features, thumbnails, on_progress)
+
+
+def _embed(
+    embedder: Embedder, source: ImageSource, indices: range, parts: "_Parts", skipped_file: Path, features: bool,
+    thumbnails: int, on_progress: ProgressCall | None,
+) -> Embedded:  # fmt: skip
     start = parts.stop(indices.start)
     new = indices.stop - start
 
@@ -75,7 +84,7 @@ def embed_to_file(
         write_bytes(skipped_file, "".join(f"{line}\n" for line in found).encode())
     else:
         skipped_file.unlink(missing_ok=True)
-    return Embedded(out, count, new, found, skipped_file if found else None)
+    return Embedded(parts.out, count, new, found, skipped_file if found else None)
 
 
 def table_key(embedder: Embedder, source: ImageSource, indices: range, features: bool, thumbnails: int) -> str:
@@ -100,15 +109,54 @@ def shard_indices(total: int, number: int, count: int) -> range:
     return range(total * (number - 1) // count, total * number // count)
 
 
-def _completed(out: Path, key: str) -> int | None:
-    """Return the number of rows of a file that was made with the same key, else None."""
+def _completed(out: Path, key: str, skipped_file: Path) -> Embedded | None:
+    """Return what a file holds that was made with the same key, else None."""
     if not out.exists() or out.suffix.lower() == ".csv":  # a .csv has no metadata
         return None
     try:
         table = read_table(out, features=False, thumbnails=False)
     except AAGError:
         return None
-    return len(table) if table.metadata.get("key") == key else None
+    if table.metadata.get("key") != key:
+        return None
+    skipped = skipped_file.read_text(encoding="utf-8").splitlines() if skipped_file.exists() else []
+    return Embedded(out, len(table), 0, skipped, skipped_file if skipped else None)
+
+
+def parts_folder(out: Path) -> Path:
+    """Return the folder of the parts of an output file."""
+    return out.with_name(f"{out.name}.parts")
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Make the folder of the parts, and wait until no other process uses it; at the end remove it if it is empty."""
+    with explain_write_errors(folder):
+        descriptor = _open_locked(folder)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _open_locked(folder: Path) -> int | None:
+    """Return the descriptor that holds the lock; None on Windows, which cannot open a folder."""
+    while True:
+        folder.mkdir(exist_ok=True)
+        try:
+            import fcntl
+        except ImportError:
+            return None
+        descriptor = os.open(folder, os.O_RDONLY)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):  # removed by the process that had the lock
+            if os.stat(folder).st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        os.close(descriptor)
 
 
 class _Parts:
@@ -116,12 +164,11 @@ class _Parts:
 
     def __init__(self, out: Path, key: str) -> None:
         self.out, self.key = out, key
-        self.folder = out.with_name(f"{out.name}.parts")
+        self.folder = parts_folder(out)
         key_file = self.folder / "key"
         with explain_write_errors(self.folder):
-            if self.folder.exists() and (not key_file.exists() or key_file.read_text() != key):
+            if not key_file.exists() or key_file.read_text() != key:
                 self._remove()
-            self.folder.mkdir(exist_ok=True)
         write_bytes(key_file, key.encode())
         self.files: list[Path] = []
 
@@ -172,9 +219,7 @@ class _Parts:
             yield read_parquet(file, leave_out)
 
     def _remove(self) -> None:
-        """Remove the parts, and the folder unless it has other files."""
+        """Remove our files; the folder goes with its lock, unless it has other files."""
         for name in os.listdir(self.folder):
             if name == "key" or re.fullmatch(r"\d+-\d+\.parquet|\..*\.tmp", name):
                 (self.folder / name).unlink(missing_ok=True)
-        if not os.listdir(self.folder):
-            shutil.rmtree(self.folder)
