@@ -12,7 +12,7 @@ import aag
 
 
 def make_network(width: int) -> nn.Module:
-    """A small convolutional network: images [B, 3, H, W] in [0, 1] → embeddings [B, 64]."""
+    """Return a small convolutional network: images [B, 3, H, W] in [0, 1] → embeddings [B, 64]."""
     layers: list[nn.Module] = []
     for inputs, outputs in ((3, width), (width, 2 * width), (2 * width, 4 * width)):
         layers += [nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]

@@ -15,7 +15,7 @@ import aag
 
 
 def make_classifier(classes: int) -> nn.Module:
-    """torchvision's ResNet-18 with the stem for CIFAR: 3×3, stride 1, no max-pool."""
+    """Return torchvision's ResNet-18 with the stem for CIFAR: 3×3, stride 1, no max-pool."""
     network = resnet18(num_classes=classes)
     network.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     network.maxpool = nn.Identity()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aag.text import duration, join_or, pluralize, readable_bytes, rough_duration
+from aag.text import duration, join_or, pluralize, printable, readable_bytes, rough_duration
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
@@ -39,3 +39,9 @@ def test_readable_bytes():
     assert list(map(readable_bytes, (0, 999, 31_104, 983_040_000, 12_345_678_900))) == [
         "0 bytes", "999 bytes", "31 kB", "983 MB", "12.3 GB",
     ]  # fmt: skip
+
+
+def test_printable_keeps_scripts_and_replaces_what_a_terminal_obeys():
+    for name in ("a\u3000b 写真", "می\u200cخواهم", "👩\u200d🚀", "café"):
+        assert printable(name) == name
+    assert printable("\x1b[31mred\n\u202e\udcff\x9b") == "?[31mred????"

@@ -1,4 +1,4 @@
-"""MkDocs hook: pages link to files beside docs/, such as ../results/NAME.json; make the links work on the site.
+"""MkDocs hook: pages link to files outside docs/, such as ../results/NAME.json; make the links work on the site.
 
 The Markdown stays as a reader of the repository needs it. The site gets copies
 of the records, the examples and the log.

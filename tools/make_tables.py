@@ -52,8 +52,8 @@ def speed_tables() -> str:
         if any(name in record for name in set(SECTIONS) - older):
             newest.append(({name: value for name, value in record.items() if name not in older}, path))
     ordered = sorted(newest, key=lambda found: (found[0]["gpu"] is None, found[0]["gpu"] or ""))
-    told = [speed_table(record, path.relative_to(ROOT).as_posix()) for record, path in ordered]
-    return "\n\n".join(told) or "No record yet."
+    tables = [speed_table(record, path.relative_to(ROOT).as_posix()) for record, path in ordered]
+    return "\n\n".join(tables) or "No record yet."
 
 
 def methods_tables() -> str:

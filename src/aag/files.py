@@ -1,9 +1,11 @@
 """Write files atomically: readers see the old file or the new one, never half of one."""
 
+import csv
+import io
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -41,6 +43,14 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically."""
     with explain_write_errors(path), atomic_write_path(path) as temporary:
         temporary.write_bytes(content)
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table as CSV atomically."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([columns, *rows])
+    write_bytes(path, text.getvalue().encode())
 
 
 def write_json(path: Path, content: object) -> None:

@@ -23,6 +23,11 @@ def provenance(device: str = "cpu") -> dict[str, object]:
     }
 
 
+def core_count() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @cache
 def commit() -> str | None:
     """Return $AAG_COMMIT (for a copy without history), else that of the checkout, with -dirty if files changed."""

@@ -106,7 +106,7 @@ class Run:
             yield
 
     def is_running(self) -> bool:
-        """Whether a process holds the lock. Looking takes a shared lock for some microseconds."""
+        """Return whether a process holds the lock. The check takes a shared lock for a few microseconds."""
         try:
             import fcntl
 
@@ -240,7 +240,7 @@ def summarize(run: Run, epochs: int) -> RunSummary:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run as a list shows it. A damaged one has a state that says why, and little else."""
+    """A summary of a run for lists. Of a damaged run, only the folder and the state are known."""
 
     folder: Path
     state: str  # running, complete, stopped, not started or damaged: …
@@ -257,7 +257,7 @@ class RunStatus:
 def find_runs(folder: str | Path) -> list[Run]:
     """Return the runs in a folder and in its subfolders, sorted by path; the folder may be a run itself.
 
-    Links are not followed. A folder that may not be read holds no runs.
+    Links are not followed. Unreadable folders are skipped.
     """
     found = []
     for path, folders, files in os.walk(folder):
@@ -269,7 +269,7 @@ def find_runs(folder: str | Path) -> list[Run]:
 
 
 def run_status(run: Run) -> RunStatus:
-    """Read what a list shows of a run. Never raises for a damaged one."""
+    """Return the status of a run. A damaged run does not raise."""
     try:
         settings, rows = run.settings(), run.metrics()
         epochs, method = int(settings["train"]["epochs"]), str(settings["method"]["name"])
@@ -288,7 +288,7 @@ def run_status(run: Run) -> RunStatus:
 
 
 def _last_value(rows: list[Json], key: str) -> float | None:
-    """Return a number of the last row that has it."""
+    """Return the value of `key` in the last row that has it; None without one."""
     return next((float(row[key]) for row in reversed(rows) if isinstance(row.get(key), int | float)), None)
 
 

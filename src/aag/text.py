@@ -1,21 +1,36 @@
-"""Counts, sizes and times in words."""
+"""Counts, sizes and times in words, and text that is safe to print."""
 
+import unicodedata
 from collections.abc import Iterable
 
 
 def pluralize(count: int, what: str) -> str:
-    """1 run, 2 runs."""
+    """Return a count with its noun: 1 run, 2 runs."""
     return f"{count} {what}{'s' * (count != 1)}"
 
 
 def join_or(words: Iterable[str]) -> str:
-    """a; a or b; a, b or c. Each once."""
+    """Join words without repetition: a; a or b; a, b or c."""
     *others, last = dict.fromkeys(words)
     return f"{', '.join(others)} or {last}" if others else last
 
 
+def keep_end(text: str, most: int) -> str:
+    """Shorten text to `most` characters: of a path, the end tells more than the start."""
+    return text if len(text) <= most else f"…{text[len(text) - most + 1 :]}"
+
+
+def readable_value(value: object) -> str:
+    """Return a setting in words: none, yes, no, or the values of a list."""
+    if value in (None, [], ""):
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def readable_bytes(count: float) -> str:
-    """3 kB, 983 MB, 12.3 GB."""
+    """Return a size in decimal units: 3 kB, 983 MB, 12.3 GB."""
     for unit in ("bytes", "kB", "MB"):
         if count < 999.5:
             return f"{count:.0f} {unit}"
@@ -24,7 +39,7 @@ def readable_bytes(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """7 s, 5 min 03 s, 2 h 07 min."""
+    """Return a time: 7 s, 5 min 03 s, 2 h 07 min."""
     minutes, seconds = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
@@ -32,10 +47,20 @@ def duration(seconds: float) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """A time that is not known to the second: 1 min, 5 min, 2 h 07 min."""
+    """Return an estimated time, without seconds: 1 min, 5 min, 2 h 07 min."""
     minutes = max(1, round(seconds / 60))
     return f"{minutes} min" if minutes < 60 else _hours(minutes)
 
 
 def _hours(minutes: int) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def printable(text: str) -> str:
+    """Replace what a terminal cannot print or would obey, as file names may have it: line breaks, colours, bytes."""
+    return text if text.isprintable() else "".join(letter if _is_printable(letter) else "?" for letter in text)
+
+
+def _is_printable(letter: str) -> bool:
+    # Python counts the spaces of Japanese and the joiners of Persian, Hindi and emoji as not printable.
+    return letter.isprintable() or unicodedata.category(letter) == "Zs" or letter in "\u200c\u200d"

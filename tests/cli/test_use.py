@@ -84,7 +84,7 @@ def test_search_prints_a_table_and_draws_a_sheet(model, photos):
 def test_dedupe_lists_groups_and_deletes_nothing(model, photos):
     before = sorted(photos.rglob("*"))
     ran = aag_("dedupe", model, photos, "--threshold", "1", "--device", "cpu")
-    assert "1 group; 1 of 40 images could go, 1 of them identical to the one to keep" in ran.words
+    assert "1 group; 1 of 40 images can be removed, 1 of them identical to the image to keep" in ran.words
     assert "nothing was deleted; list: duplicates.csv, contact sheet: duplicates.png" in ran.words
     with open("duplicates.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -143,7 +143,7 @@ def test_mistakes_are_one_line(model, photos, tmp_path):
         ("embed", model, photos, "-o", "out.txt"): "use one of .parquet, .npz, .csv",
         ("embed", model, photos, "--shard", "9/3"): "such as 3/8",
         ("embed", model, query, "--shard", "1/3"): "is empty",
-        ("embed", model, photos, "-o", "out.csv", "--thumbnails"): "holds no thumbnails",
+        ("embed", model, photos, "-o", "out.csv", "--thumbnails"): "cannot have thumbnails",
         ("embed", model, photos, "--decode", "gpu", "--device", "cpu"): "--decode gpu needs a GPU",
         ("embed", model, photos, "--precision", "bf16", "--device", "cpu"): "needs a GPU",
         ("search", model, photos): "no query given",

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from aag import data
-from aag.data import store, stores
+from aag.data import image_cache, store
 from aag.data.decode import decode
 from aag.data.summary import summarize
 
@@ -39,7 +39,7 @@ def journal(root: Path) -> Path:
 
 
 def small_chunks(monkeypatch) -> None:
-    monkeypatch.setattr("aag.data.decoding.CHUNK_BYTES", 3 * 16 * 16 * 4)
+    monkeypatch.setattr("aag.data.parallel_decode.CHUNK_BYTES", 3 * 16 * 16 * 4)
 
 
 def check_complete(images: data.ImageSet, folder: Path) -> None:
@@ -55,7 +55,7 @@ def check_complete(images: data.ImageSet, folder: Path) -> None:
 
 def test_store_is_decoded_once_and_mapped(photos, root, monkeypatch):
     check_complete(data.load(photos, image_size=16), photos)
-    assert sum(stores.list_stores().values()) > 38 * 3 * 16 * 16
+    assert sum(image_cache.list_stores().values()) > 38 * 3 * 16 * 16
     monkeypatch.setattr(store, "decode_files", None)  # nothing is decoded again
     monkeypatch.setattr("aag.data.imageset.summarize", None)  # nor read for the fingerprint
     again = data.load(photos, image_size=16)
@@ -87,8 +87,8 @@ def test_changed_folder_replaces_its_store(photos, root, caplog):
     assert len(list(root.glob("images/*/*.u8"))) == 1
     data.load(photos, image_size=8)  # another size is another store
     assert len(list(root.glob("images/*/*.u8"))) == 2
-    assert stores.clear_stores() > 0
-    assert stores.list_stores() == {}
+    assert image_cache.clear_stores() > 0
+    assert image_cache.list_stores() == {}
 
 
 @pytest.mark.parametrize("damage", ["cut line", "cut pixels", "wrong pixels", "no pixels", "not JSON"])
@@ -114,8 +114,8 @@ def test_damaged_store_is_repaired(photos, root, damage, monkeypatch):
 SLOW = """
 import sys, time
 from aag import data
-from aag.data import decoding
-decoding.CHUNK_BYTES = 3 * 16 * 16 * 4
+from aag.data import parallel_decode
+parallel_decode.CHUNK_BYTES = 3 * 16 * 16 * 4
 def progress(done, total):
     print(done, flush=True)
     time.sleep(0.02)

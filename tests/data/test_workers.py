@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from aag import data
-from aag.data import decoding
+from aag.data import parallel_decode
 from aag.data.workers import Workers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
@@ -28,10 +28,10 @@ def photos(tmp_path) -> Path:
 
 def test_workers_give_what_threads_give(photos, monkeypatch):
     paths = sorted(os.listdir(photos))
-    monkeypatch.setattr(decoding, "CHUNK_BYTES", 3 * 16 * 16 * 4)
-    by_threads = decoding.join_chunks(list(decoding.decode_files(photos, paths, 16)))
-    monkeypatch.setattr(decoding, "PROCESS_FILES", 1)
-    by_workers = decoding.join_chunks(list(decoding.decode_files(photos, paths, 16)))
+    monkeypatch.setattr(parallel_decode, "CHUNK_BYTES", 3 * 16 * 16 * 4)
+    by_threads = parallel_decode.join_chunks(list(parallel_decode.decode_files(photos, paths, 16)))
+    monkeypatch.setattr(parallel_decode, "PROCESS_FILES", 1)
+    by_workers = parallel_decode.join_chunks(list(parallel_decode.decode_files(photos, paths, 16)))
     assert np.array_equal(by_workers.images, by_threads.images)
     assert by_workers.failures == by_threads.failures == {5: "not an image Pillow can read"}
     assert by_workers.summary.digests == by_threads.summary.digests
@@ -53,15 +53,26 @@ def test_dead_worker_is_replaced_and_ends_with_its_owner(photos):
         (second,) = children(server)
         assert second != first
         os.kill(second, signal.SIGKILL)
-        assert workers.decode(photos, ["00.png"], 8).failures == {0: "its decoder crashed"}  # a file alone is to blame
+        assert workers.decode(photos, ["00.png"], 8).failures == {0: "the decoder crashed"}  # a file alone is to blame
     finally:
         workers.close()
     assert not Path(f"/proc/{server}").exists()
 
 
+def test_without_its_server_a_thread_decodes_itself(photos):
+    workers = Workers()
+    try:
+        workers._server.kill()
+        workers._server.wait()
+        chunk = workers.decode(photos, ["00.png", "05.jpg"], 8)
+        assert (len(chunk.images), chunk.failures) == (1, {1: "not an image Pillow can read"})
+    finally:
+        workers.close()
+
+
 def test_script_without_a_main_guard_decodes_in_processes(photos, root):
     script = (
-        "from aag import data; from aag.data import decoding; decoding.PROCESS_FILES = 1\n"
+        "from aag import data; from aag.data import parallel_decode; parallel_decode.PROCESS_FILES = 1\n"
         f"print(len(data.load({str(photos)!r}, image_size=16)))"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

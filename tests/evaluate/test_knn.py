@@ -52,6 +52,17 @@ def test_against_a_slow_loop(n, m, k, temperature, labels, seed):
             assert got.labels[row] == max(votes, key=votes.__getitem__)
 
 
+def test_leave_one_out_equals_one_prediction_per_row_without_it():
+    features, labels = clusters(40, [0, 1, 2], seed=3)
+    got = knn_predict(features, labels, features, k=5, classes=3, leave_one_out=True)
+    for row in range(40):
+        others = torch.arange(40) != row
+        alone = knn_predict(features[others], labels[others], features[row : row + 1], k=5, classes=3)
+        assert got.scores[row].tolist() == pytest.approx(alone.scores[0].tolist(), abs=1e-5)
+    with pytest.raises(AAGError, match="leave-one-out needs"):
+        knn_predict(features, labels, features[:2], leave_one_out=True)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     n=st.integers(1, 400),
@@ -99,7 +110,7 @@ def test_classes_set_the_columns():
     got = knn_predict(train, labels, torch.eye(3)[:1], k=1, classes=6)
     assert got.scores.tolist() == [[0, 0, 0, 0, 1, 0]]
     assert got.labels.tolist() == [4]
-    with pytest.raises(AAGError, match=r"labels must lie in 0 … 3 for classes=4; they span 0 … 4"):
+    with pytest.raises(AAGError, match=r"labels must be 0 to 3 for classes=4; they range from 0 to 4"):
         knn_predict(train, labels, torch.eye(3), classes=4)
 
 

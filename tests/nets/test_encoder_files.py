@@ -83,6 +83,10 @@ def test_files_that_cannot_be_loaded_give_one_line(encoder, tmp_path):
     save_file({"weight": torch.zeros(3)}, foreign)
     misfit = tmp_path / "misfit.safetensors"
     save_file({"weight": torch.zeros(3)}, misfit, metadata={"spec": SPEC.to_json()})
+    newer = tmp_path / "newer.safetensors"
+    save_file({"weight": torch.zeros(3)}, newer, metadata={"spec": '{"from_the_future": 1}'})
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     folder = tmp_path / "run"
     folder.mkdir()
     for path, line in [
@@ -93,6 +97,8 @@ def test_files_that_cannot_be_loaded_give_one_line(encoder, tmp_path):
         (empty, "is not a safetensors file, or is damaged"),
         (foreign, "holds no AAG encoder"),
         (misfit, "do not fit the resnet18"),
+        (newer, r"cannot use .*newer\.safetensors: unknown fields .*update aag"),
+        (pipe, "no regular file"),
     ]:
         with pytest.raises(AAGError, match=line) as caught:
             load(path)

@@ -85,7 +85,7 @@ def test_files_that_do_not_fit_are_refused_in_one_line(tmp_path, donor):
     (tmp_path / "broken.safetensors").write_bytes(b"broken")
     refuse(tmp_path / "broken.safetensors", "damaged")
     (tmp_path / "evil.pth").write_bytes(pickle.dumps(Evil(tmp_path / "ran"), protocol=2))
-    refuse(tmp_path / "evil.pth", "not a file of weights only")
+    refuse(tmp_path / "evil.pth", "contains more than weights")
     assert not (tmp_path / "ran").exists()
     other = timm.create_model("resnet34", pretrained=False)
     save_file(other.state_dict(), tmp_path / "resnet34.safetensors")
@@ -96,13 +96,13 @@ def test_files_that_do_not_fit_are_refused_in_one_line(tmp_path, donor):
     nets.save(encoder, tmp_path / "encoder.safetensors")
     refuse(tmp_path / "encoder.safetensors", "start from it with --from")
     torch.save({"epoch": 3}, tmp_path / "numbers.pth")
-    refuse(tmp_path / "numbers.pth", "holds no weights")
+    refuse(tmp_path / "numbers.pth", "is not a state dict")
 
 
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        ("resnet18", "our own network for small images; use a timm network"),
+        ("resnet18", "an aag network for small images; use a timm network"),
         ("timm/resnet18+sobel", "a single timm network"),
         ("timm/resnet18-edges", "a single timm network"),
     ],

@@ -11,9 +11,9 @@ from PIL import Image
 from scipy.sparse.csgraph import connected_components
 
 from aag.errors import AAGError
-from aag.serving import duplicates
+from aag.serving import components
+from aag.serving.components import bounding_rows, connect_similar
 from aag.serving.dedupe import duplicates_sheet, find_duplicates, write_duplicates
-from aag.serving.duplicates import bounding_rows, connect_similar
 from aag.serving.embed import embed_folder
 from aag.serving.table import EmbeddingTable
 
@@ -44,7 +44,7 @@ def slow_groups(rows, threshold):
     ],
 )
 def test_groups_are_the_connected_components(monkeypatch, count, width, noise, centres, threshold):
-    monkeypatch.setattr(duplicates, "CPU_BLOCK", (64, 96))  # many blocks, and cut ones at the edges
+    monkeypatch.setattr(components, "CPU_BLOCK", (64, 96))  # many blocks, and cut ones at the edges
     rows = noisy_rows(count, width, noise, centres)
     assert (connect_similar(rows, threshold) == slow_groups(rows, threshold)).all()
 
@@ -53,7 +53,7 @@ def test_the_bound_is_never_below_the_cosine():
     rows = noisy_rows(500, 128, 0.1, 50)
     bounds = bounding_rows(rows)
     assert bounds.shape == (500, 32)
-    assert (bounds @ bounds.T - rows @ rows.T).min() > -duplicates.ROUNDING
+    assert (bounds @ bounds.T - rows @ rows.T).min() > -components.ROUNDING
 
 
 def test_copies_are_found_at_any_threshold():

@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,12 @@ import torch
 from PIL import Image
 
 from aag import data, nets
-from aag.data import decoding
+from aag.data import parallel_decode
 from aag.errors import AAGError
 from aag.serving import embedder as embedding
 from aag.serving.embed import embed_folder, load_or_embed
+from aag.serving.embed_file import embed_to_file, parse_shard, shard_indices
 from aag.serving.embedder import Embedder, hash_model
-from aag.serving.parts import embed_to_file, parse_shard, shard_indices
 from aag.serving.sources import class_folders, open_source
 from aag.serving.table import concatenate, read_table, write_table
 
@@ -175,6 +176,15 @@ def test_a_complete_file_is_not_made_again_until_something_changes(embedder, pho
     assert torch.equal(rows["cats/00.png"], rows["dogs/01.png"])
 
 
+def test_two_at_once_do_the_work_once(embedder, photos, tmp_path):
+    source, out = open_source(photos, embedder.size), tmp_path / "out.parquet"
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda _: embed_to_file(embedder, source, out), range(2)))
+    assert sorted(each.new for each in done) == [0, len(source)]
+    assert len(read_table(out)) == done[0].count == done[1].count
+    assert not out.with_name("out.parquet.parts").exists()
+
+
 def test_parts_of_other_settings_are_discarded_and_strange_files_kept(embedder, photos, tmp_path):
     folder = tmp_path / "out.parquet.parts"
     folder.mkdir()
@@ -271,7 +281,7 @@ def test_files_decoded_in_processes_give_the_same_bits(model, photos, monkeypatc
     (photos / "broken.png").write_bytes(b"no image")
     embedder = Embedder(model, device="cpu")
     in_threads = embed_folder(embedder, photos)
-    monkeypatch.setattr(decoding, "PROCESS_FILES", 1)
+    monkeypatch.setattr(parallel_decode, "PROCESS_FILES", 1)
     in_processes = embed_folder(embedder, photos)
     assert in_processes.names == in_threads.names
     assert torch.equal(in_processes.embeddings, in_threads.embeddings)

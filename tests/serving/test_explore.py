@@ -59,11 +59,11 @@ def test_a_damaged_map_is_made_again(embeddings):
 
 
 def test_mistakes_are_one_line(tmp_path, embeddings, monkeypatch):
-    with pytest.raises(AAGError, match=r"no such file: .*aag embed makes one"):
+    with pytest.raises(AAGError, match=r"no such file: .*make one with aag embed"):
         prepare_map(tmp_path / "nothing.parquet")
     one = tmp_path / "one.parquet"
     write_table(one, EmbeddingTable(["a"], torch.ones(1, 1)))
-    with pytest.raises(AAGError, match="holds one image"):
+    with pytest.raises(AAGError, match="has only one image"):
         prepare_map(one)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

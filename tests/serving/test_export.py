@@ -19,7 +19,7 @@ from aag.errors import AAGError
 from aag.nets import EncoderSpec, build, save
 from aag.serving import export_check, export_encoder, push_to_hub
 from aag.serving.export_check import check_outputs
-from aag.serving.formats import Embedder
+from aag.serving.formats import ExportedEncoder
 
 OWN = [
     EncoderSpec("resnet18", width=4), EncoderSpec("resnet18", width=4, image_size=24, resize_size=28, head="none"),
@@ -187,11 +187,29 @@ def test_a_wrong_export_is_refused_and_leaves_nothing(monkeypatch, tmp_path):
     """The exported file computes something else: the old file stays as it was."""
     path = tmp_path / "encoder.pt"
     path.write_bytes(b"old")
-    monkeypatch.setattr(Embedder, "forward", lambda self, images: tuple(1.1 * each for each in self.encoder(images)))
+    monkeypatch.setattr(
+        ExportedEncoder, "forward", lambda self, images: tuple(1.1 * each for each in self.encoder(images))
+    )
     with pytest.raises(AAGError, match=r"resnet18 as torchscript differs from PyTorch by .* nothing is written"):
         export_encoder(make(OWN[0]), "torchscript", path)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["encoder.pt"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of file sizes")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("format", ["torchscript", "safetensors"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(format, tmp_path):
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(AAGError, match=r"cannot write .*File too large"):
+            export_encoder(make(OWN[0]), format, tmp_path / "encoder.safetensors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path) == []
 
 
 def test_the_check_sees_a_batch_of_another_size():
@@ -213,7 +231,7 @@ def test_an_own_backbone_can_be_traced_but_not_written_as_source(tmp_path):
     backbone = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     encoder = build(EncoderSpec(), backbone=backbone).eval()
     export_encoder(encoder, "torchscript", tmp_path / "e.pt")
-    with pytest.raises(AAGError, match=r"your own backbone, .* use --format onnx or torchscript"):
+    with pytest.raises(AAGError, match=r"code of your backbone .* use --format onnx or torchscript"):
         export_encoder(encoder, "safetensors", tmp_path / "e.safetensors")
 
 

@@ -113,7 +113,7 @@ def test_without_a_test_set_each_is_left_out():
         expected = knn_predict(gallery.embeddings[others], gallery.labels[others], gallery.embeddings[row : row + 1])
         assert int(expected.labels[0]) == int(found.predicted[row])
     assert classify(small_gallery(torch.ones(60, dtype=torch.bool))).accuracy == found.accuracy
-    shares = [share for _, share, _ in found.by_class()]
+    shares = [share for _, share, _ in found.accuracy_by_class()]
     assert shares == sorted(shares)
 
 

@@ -8,14 +8,14 @@ from PIL import Image
 
 from aag.errors import AAGError
 from aag.serving.embed import embed_folder
-from aag.serving.search import nearest, picture_loader, search, search_sheet
+from aag.serving.search import find_nearest, picture_loader, search, search_sheet
 
 
 @pytest.mark.parametrize(("count", "k"), [(1, 5), (7, 7), (5000, 12)])
 def test_neighbours_are_those_of_a_full_sort(count, k):
     generator = torch.Generator().manual_seed(0)
     rows, queries = (F.normalize(torch.randn(n, 16, generator=generator), dim=1) for n in (count, 3))
-    cosines, index = nearest(rows, queries, k)
+    cosines, index = find_nearest(rows, queries, k)
     expected = (queries @ rows.T).sort(dim=1, descending=True)
     torch.testing.assert_close(cosines, expected.values[:, :k])
     assert torch.equal(index, expected.indices[:, :k])
@@ -23,7 +23,7 @@ def test_neighbours_are_those_of_a_full_sort(count, k):
 
 def test_equal_images_are_in_the_order_of_the_table():
     rows = F.normalize(torch.ones(9, 4), dim=1)
-    assert nearest(rows, rows[:1], 9)[1].tolist() == [list(range(9))]
+    assert find_nearest(rows, rows[:1], 9)[1].tolist() == [list(range(9))]
 
 
 def test_the_querys_own_file_is_left_out(embedder, photos, tmp_path):

@@ -70,7 +70,7 @@ def test_a_marked_picture_has_a_coloured_frame_and_a_lost_one_is_said():
     sheet = make_sheet([Section([Tile(None, (), GREEN)])], size=100)
     assert sheet.getpixel((sheets.MARGIN - 2, sheets.MARGIN + 50)) == GREEN
     inside = np.asarray(sheet)[sheets.MARGIN + 30 : sheets.MARGIN + 70, sheets.MARGIN + 5 : sheets.MARGIN + 95]
-    assert inside.min() < 200  # "file is gone"
+    assert inside.min() < 200  # "file missing"
 
 
 def test_a_sheet_stops_before_it_is_too_large(monkeypatch):

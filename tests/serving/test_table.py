@@ -1,5 +1,7 @@
 """Embeddings survive the disk bit by bit, in every format, with hostile names; damage is one line."""
 
+import os
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -95,10 +97,37 @@ def test_damaged_and_missing_files_are_one_line(tmp_path, suffix):
     with pytest.raises(AAGError, match="cannot read embeddings") as error:
         read_table(path)
     assert "\n" not in str(error.value)
+    write_table(path, make_table())
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])  # a copy that was interrupted
+    if suffix != ".csv":
+        with pytest.raises(AAGError, match="cannot read embeddings"):
+            read_table(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(AAGError, match="no regular file"):
+        read_table(path)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"path": [1], "embedding": [[1.0]]},
+        {"path": pa.array([None], pa.string()), "embedding": [[1.0]]},
+        {"path": ["a"], "embedding": ["b"]},
+        {"path": ["a"], "embedding": [None]},
+    ],
+)
+def test_columns_of_other_types_are_one_line(tmp_path, columns):
+    pq.write_table(pa.table(columns), tmp_path / "out.parquet")
+    with pytest.raises(AAGError, match="cannot read embeddings"):
+        read_table(tmp_path / "out.parquet")
+    np.savez(tmp_path / "out.npz", path=["a"], embedding=[1.0])
+    with pytest.raises(AAGError, match="cannot read embeddings"):
+        read_table(tmp_path / "out.npz")
 
 
 def test_wrong_tables_are_refused():
-    with pytest.raises(AAGError, match="cannot be called 'path'"):
+    with pytest.raises(AAGError, match="the column name 'path' is reserved"):
         EmbeddingTable(["a"], torch.ones(1, 1), columns={"path": ["b"]})
     with pytest.raises(AAGError, match="2 rows for 1 names"):
         EmbeddingTable(["a"], torch.ones(2, 1))

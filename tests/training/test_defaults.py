@@ -19,8 +19,8 @@ from aag.training.defaults import (
     epochs_within,
     evaluation_interval,
     folder_options,
-    halve_until,
-    slow_choice,
+    halve_until_it_fits,
+    slow_network_warning,
     with_epochs,
 )
 
@@ -99,17 +99,17 @@ def test_epochs_within_a_time():
 
 
 def test_a_batch_is_halved_until_it_fits():
-    assert halve_until(128, lambda batch: batch <= 40) == 32
+    assert halve_until_it_fits(128, lambda batch: batch <= 40) == 32
     with pytest.raises(AAGError, match="too little memory"):
-        halve_until(128, lambda batch: False)
+        halve_until_it_fits(128, lambda batch: False)
 
 
 def test_slow_choices_are_told():
     settings = recipe_settings("auto", "cifar10")
-    assert "use --network timm/resnet18" in slow_choice(settings, 128, CPU)
-    assert "slow at 128×128 on a CPU" in slow_choice(settings, 128, CPU)
-    assert not slow_choice(settings, 64, CPU)
-    assert not slow_choice(settings.replace(network="timm/resnet18"), 224, GPU)
+    assert "use --network timm/resnet18" in slow_network_warning(settings, 128, CPU)
+    assert "slow at 128×128 on a CPU" in slow_network_warning(settings, 128, CPU)
+    assert not slow_network_warning(settings, 64, CPU)
+    assert not slow_network_warning(settings.replace(network="timm/resnet18"), 224, GPU)
 
 
 # --- the name ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Files decoded per second into an image store, compared with plain loops on all cores.
 
-The loops decode, crop and resize in one process per core and throw the pixels away. Ours also hashes and writes them.
+The loops decode, crop and resize in one process per core, and discard the pixels. Ours also hashes and writes them.
 """
 
 import os
@@ -17,9 +17,10 @@ import torch
 import torch.multiprocessing as multiprocessing
 from PIL import Image
 
-from aag.bench.plan import Plan, cores
+from aag.bench.plan import Plan
 from aag.bench.timing import interleaved
 from aag.data.store import open_images
+from aag.provenance import core_count
 
 TASK = 32  # files per task of a process
 
@@ -46,20 +47,20 @@ KINDS = (
 def run(plan: Plan) -> dict[str, Any]:
     forks = "fork" in multiprocessing.get_all_start_methods()  # as in DataLoader
     context = multiprocessing.get_context("fork" if forks else "spawn")
-    with ProcessPoolExecutor(cores(), context, torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(core_count(), context, torch.set_num_threads, (1,)) as pool:
         rows = [_measure(plan, kind, pool) for kind in KINDS]
     return {
-        "cores": cores(),
+        "cores": core_count(),
         "protocol": (
             "files in the page cache; ours: from the first chunk to the complete store, with hashes and writing; the "
-            f"others: {cores()} processes that were started before, and throw the pixels away"
+            f"others: {core_count()} running processes, which discard the pixels"
         ),
         "rows": rows,
     }
 
 
 def _measure(plan: Plan, kind: Files, pool: ProcessPoolExecutor) -> dict[str, Any]:
-    count = TASK if plan.quick else kind.per_core * cores()
+    count = TASK if plan.quick else kind.per_core * core_count()
     with tempfile.TemporaryDirectory(prefix="aag-bench-") as name:
         folder = Path(name) / "files"
         _write_files(plan, kind, folder, count)
@@ -109,7 +110,7 @@ def _run_loop(
 
 
 def pillow_loop(paths: list[str], size: int) -> None:
-    """Pillow, with the reduced decoding of JPEGs that thumbnails use."""
+    """Decode with Pillow, JPEGs at reduced size as for thumbnails."""
     for path in paths:
         with Image.open(path) as file:
             file.draft("RGB", (2 * size, 2 * size))
@@ -121,7 +122,7 @@ def pillow_loop(paths: list[str], size: int) -> None:
 
 
 def torchvision_loop(paths: list[str], size: int) -> None:
-    """torchvision's decoders and its resizing."""
+    """Decode and resize with torchvision."""
     import torchvision
     from torchvision.transforms.v2 import functional
 

@@ -8,8 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from aag.bench.plan import Plan, cores
-from aag.provenance import provenance
+from aag.bench.plan import Plan
+from aag.provenance import core_count, provenance
 
 BUSY = 0.15  # cores used by other processes, above which timings are not to be trusted
 
@@ -20,7 +20,7 @@ def hardware(plan: Plan) -> dict[str, Any]:
         "device": plan.device.type,
         "quick": plan.quick,
         "threads": plan.threads,
-        "cores": cores(),
+        "cores": core_count(),
         "repeats": plan.repeats,
         "cpu_model": cpu_model(),
         **provenance(str(plan.device)),

@@ -1,4 +1,4 @@
-"""Training on larger images, views of 224 px cropped from 256 px, by stage and beside a DataLoader pipeline."""
+"""Training on larger images (224 px views of 256 px images), by stage and compared with a DataLoader pipeline."""
 
 from typing import Any
 

@@ -1,6 +1,5 @@
 """What is measured on which machine: all sizes in one place, so that a record can state them."""
 
-import os
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from aag import data
 from aag.data import ImageSet
+from aag.provenance import core_count
 from aag.settings import Precision
 from aag.training import RunSettings, recipe_settings
 from aag.training.runtime import choose_precision
@@ -125,7 +125,7 @@ def make_plan(device: torch.device, quick: bool = False, name: str = "sample", r
             case("paper"), case("paper", batch_size=512), case("paper", network="alexnet"), case("paper-resnet50"),
         ),
         training_images=50_000, pass_seconds=2.0, matmul_size=8192, copy_bytes=2**31,
-        workers=min(16, cores()),
+        workers=min(16, core_count()),
         loader_steps=100, pipeline_steps=150,  # with the warm-ups of both, less than an epoch
         methods=tuple(method_case(method) for method in METHODS), methods_seconds=0.5, methods_repeats=3,
         kmeans=(50_000, 256, 1000), whitening=(50_000, 512, 256), bank=(50_000, 128),
@@ -173,10 +173,3 @@ def _photographs(plan: Plan) -> Plan:
         plan, training=(Case("paper", settings),), training_images=images, image_size=stored, loader_steps=steps,
         pipeline_steps=steps, pass_seconds=2.0 if plan.cuda else 0.1, repeats=min(3, plan.repeats),
     )  # fmt: skip
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Use of an encoder: images/s of embedding JPEG files beside decoding alone, seconds of a search and of dedupe."""
+"""Use of an encoder: images/s of embedding JPEG files and of decoding alone, seconds of a search and of dedupe."""
 
 import tempfile
 from pathlib import Path
@@ -12,10 +12,10 @@ from torch import Tensor
 from aag import nets
 from aag.bench.plan import Plan
 from aag.bench.timing import measure, once, timed_row
+from aag.serving.components import connect_similar
 from aag.serving.dedupe import THRESHOLD
-from aag.serving.duplicates import connect_similar
 from aag.serving.embedder import Embedder
-from aag.serving.search import nearest
+from aag.serving.search import find_nearest
 from aag.serving.sources import ImageSource, open_source
 
 JPEG_SIZE = (640, 480)
@@ -76,7 +76,7 @@ def _decode_all(embedder: Embedder, source: ImageSource) -> None:
 
 def _search(plan: Plan) -> dict[str, Any]:
     rows = _unit_rows(plan.search_rows, torch.device("cpu"))
-    timing = measure(lambda: nearest(rows, rows[:1], 12), repeats=plan.repeats, warm_up=plan.warm_up)
+    timing = measure(lambda: find_nearest(rows, rows[:1], 12), repeats=plan.repeats, warm_up=plan.warm_up)
     return timed_row("search, 12 nearest", f"{plan.search_rows:,} × {WIDTH}, CPU", timing, 1, "queries")
 
 

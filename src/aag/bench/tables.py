@@ -30,9 +30,9 @@ def tables(record: dict[str, Any]) -> Iterator[SpeedTable]:
             yield make(record[name])
         if name == "pipeline" and "photographs" in record:
             section = record["photographs"]
-            sizes = f"{section['image_size']} px from {section['resize_size']} px"
+            sizes = f"Views of {section['image_size']} px, cropped from {section['resize_size']} px."
             for table in (_training(section["training"]), _pipeline(section["pipeline"])):
-                yield table._replace(title=f"{table.title}; {sizes}")
+                yield table._replace(note=f"{sizes} {table.note}".strip())
         if name == "evaluation" and "methods" in record:
             yield _timings("Between epochs", record["methods"]["between_epochs"])
 

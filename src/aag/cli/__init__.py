@@ -1,6 +1,7 @@
 """The command line: one module per command, imported when it is needed. `aag --help` imports nothing heavy."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -65,6 +66,8 @@ def command_names() -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be any bytes, and a terminal may know only ASCII
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(usage(), end="")
@@ -109,7 +112,7 @@ def _out_of_memory(where: str) -> int:
 
 @contextlib.contextmanager
 def _handle(handler: Callable[[int, Any], None], *signals: signal.Signals) -> Iterator[None]:
-    """Handle signals so, until the end of the block. In another thread than the main one they are left alone."""
+    """Handle signals with `handler` inside the block. Only the main thread can; in others this does nothing."""
     try:
         before = {number: signal.signal(number, handler) for number in signals}
     except ValueError:
@@ -123,7 +126,7 @@ def _handle(handler: Callable[[int, Any], None], *signals: signal.Signals) -> It
 
 @contextlib.contextmanager
 def _hold_signals() -> Iterator[None]:
-    """Delay Ctrl-C until heavy imports are done: libraries swallow it, or print a traceback of their own."""
+    """Delay Ctrl-C until heavy imports are done: some libraries swallow it or print a traceback."""
     asked = False
 
     def note(signum: int, frame: object) -> None:

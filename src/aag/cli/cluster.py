@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from aag.cli.output import Printer, print_rows
+from aag.cli.output import Printer, embedding_progress, print_rows
 from aag.cli.parsing import parse
-from aag.cli.serving import embedding_progress
 from aag.serving.clusters import Clustering, clusters_sheet, find_clusters, write_clusters
 from aag.serving.embed import Embedder, load_or_embed
 from aag.serving.sheets import write_sheet

@@ -41,6 +41,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _as_text(row: dict[str, Any]) -> dict[str, Any]:
-    """Leave to JSON and the page what makes a terminal's table too wide."""
+    """Return a row without the columns that make a terminal's table too wide."""
     shown = {key.replace("_", " "): value for key, value in row.items() if key not in PAGE_ONLY}
     return {**shown, "time": "" if row.get("seconds") is None else duration(row["seconds"])}

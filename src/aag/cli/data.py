@@ -10,7 +10,7 @@ from rich.table import Table
 from aag.cli.output import make_console, print_rows
 from aag.cli.parsing import parse
 from aag.data.datasets import DATASETS, data_root, fetch_command, list_datasets
-from aag.data.stores import clear_stores, list_stores, store_root
+from aag.data.image_cache import clear_stores, list_stores, store_root
 from aag.errors import unknown
 from aag.text import readable_bytes
 
@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> int:
         where = str(path or f"not here: {fetch_command(entry)}")
         table.add_row(name, f"{entry.train:,} + {entry.test:,}", str(len(entry.classes)), entry.description, where)
     make_console().print(table)
-    print(f"Data sets are stored in {data_root()} (AAG_DATA changes that). A folder of images or an .npz works, too.")
+    print(f"Data sets are stored in {data_root()} (AAG_DATA changes that). Folders and .npz files work as well.")
     if stores := list_stores():
         total = readable_bytes(sum(stores.values()))
         print(f"\nDecoded folders, {total} in {store_root()} (aag data clear deletes them):")

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from aag.cli.output import Printer, print_rows
+from aag.cli.output import Printer, embedding_progress, print_rows
 from aag.cli.parsing import parse
-from aag.cli.serving import embedding_progress
 from aag.serving.dedupe import THRESHOLD, Duplicate, duplicates_sheet, find_duplicates, write_duplicates
 from aag.serving.embed import Embedder, load_or_embed
 from aag.serving.sheets import write_sheet
@@ -26,7 +25,7 @@ class Dedupe:
     images: Annotated[str, tyro.conf.arg(metavar="IMAGES")]
     """Folder, .npz, known data set, or embeddings file of aag embed."""
     threshold: float = THRESHOLD
-    """Cosine from which two images count as duplicates. Lower finds more, and more that are none."""
+    """Least cosine of two duplicates. A lower value finds more, and more false ones."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("duplicates.csv")
     """CSV to write (-o): group, keep, path, cosine, identical, width, height, bytes."""
     sheet: str = "duplicates.png"
@@ -60,14 +59,21 @@ def run(arguments: list[str]) -> int:
     if len(found) > ROWS:
         say(f"and {len(found) - ROWS:,} more rows in {options.out}")
     groups, identical = found[-1].group, sum(each.identical for each in found)
-    could_go = f"{len(found) - groups:,} of {len(table):,} images could go"
-    say(f"{pluralize(groups, 'group')}; {could_go}, {identical:,} of them identical to the one to keep")
+    removable = f"{len(found) - groups:,} of {len(table):,} images can be removed"
+    say(f"{pluralize(groups, 'group')}; {removable}, {identical:,} of them identical to the image to keep")
     sheet = f", contact sheet: {options.sheet}" if options.sheet != "none" else ""
     say(f"nothing was deleted; list: {options.out}{sheet}")
     return 0
 
 
 def _row(each: Duplicate) -> dict[str, Any]:
-    what = "keep" if each.keep else "identical" if each.identical else "similar"
+    hint = "keep" if each.keep else "identical" if each.identical else "similar"
     size = f"{each.width}×{each.height}" if each.width else "–"
-    return {"group": each.group, "": what, "cosine": each.cosine, "size": size, "bytes": each.bytes, "path": each.path}
+    return {
+        "group": each.group,
+        "": hint,
+        "cosine": each.cosine,
+        "size": size,
+        "bytes": each.bytes,
+        "path": each.path,
+    }

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 import tyro
 
-from aag.cli.output import Printer
+from aag.cli.output import Printer, embedding_progress
 from aag.cli.parsing import parse
-from aag.cli.serving import describe_skipped, embedding_progress
 from aag.errors import AAGError
+from aag.serving.embed_file import embed_to_file, parse_shard, shard_indices
 from aag.serving.embedder import Embedder
-from aag.serving.parts import embed_to_file, parse_shard, shard_indices
 from aag.serving.sources import open_source
 from aag.serving.table import check_format, shard_file
+from aag.text import pluralize
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Embed:
     thumbnail_size: int = 96
     """Side of a thumbnail in pixels."""
     shard: str = ""
-    """NUMBER/COUNT, such as 3/8: embed that consecutive part of the sorted list, to OUT-3-of-8.parquet."""
+    """NUMBER/COUNT, such as 3/8: embed only that part of the sorted files, to OUT-3-of-8.parquet."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """Of the network. bf16 needs a GPU, is faster, and changes the third digit."""
+    """Precision of the network. bf16 needs a GPU, is faster, and changes the third digit."""
     decode: Literal["cpu", "gpu"] = "cpu"
-    """gpu: decode JPEGs by nvJPEG. Pixels differ slightly from the CPU's, so embeddings do, too."""
+    """gpu: decode JPEGs by nvJPEG. Pixels and embeddings differ slightly from the CPU's."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     data_root: Path | None = None
@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> int:
     if not 16 <= options.thumbnail_size <= 1024:
         raise AAGError(f"--thumbnail-size {options.thumbnail_size} is not between 16 and 1024 pixels")
     if options.thumbnails and options.out.suffix.lower() == ".csv":
-        raise AAGError("a .csv holds no thumbnails; write a .parquet, or leave out --thumbnails")
+        raise AAGError("a .csv cannot have thumbnails; write a .parquet, or leave out --thumbnails")
     out, shard = options.out, parse_shard(options.shard) if options.shard else None
     embedder = Embedder(options.model, device=options.device, precision=options.precision, decode=options.decode)
     source = open_source(options.images, embedder.size, data_root=options.data_root)
@@ -81,5 +81,5 @@ def run(arguments: list[str]) -> int:
         say(f"{done.count:,} images × {embedder.encoder.embedding_dim} → {done.file}{resumed}")
         say(f"{done.new / seconds:,.0f} images/s, {embedder.spec.network} on {embedder.device}, {embedder.precision}")
     if done.skipped:
-        say(describe_skipped(done.skipped, done.skipped_file))
+        say(f"{pluralize(len(done.skipped), 'file')} skipped, listed in {done.skipped_file}")
     return 0

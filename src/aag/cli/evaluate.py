@@ -4,10 +4,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from aag.cli.output import Printer, decoding_progress, print_rows
+from aag.cli.output import Printer, decoding_progress, make_console, print_rows
 from aag.cli.parsing import parse
 from aag.cli.train import tidy_source
 from aag.errors import AAGError
@@ -34,7 +33,7 @@ class Evaluate:
     temperature: float = 0.1
     """Temperature of the kNN's votes."""
     linear: bool = True
-    """Linear evaluation, too."""
+    """Run the linear evaluation as well."""
     linear_epochs: int = 50
     """Epochs of the linear layer."""
     device: str = "auto"
@@ -64,7 +63,7 @@ def run(arguments: list[str]) -> int:
         raise AAGError("--tsne is saved next to the record: give --record FOLDER, too")
 
     where: dict[str, Any] = {"data_root": options.data_root, "device": options.device, "precision": options.precision}
-    say = Printer(Console(markup=False, emoji=False, stderr=True) if options.json else None)
+    say = Printer(make_console(stderr=options.json))
     with decoding_progress(say.console) as decoding:
         evaluation = evaluate_run(
             found,

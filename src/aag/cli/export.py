@@ -43,8 +43,8 @@ def run(arguments: list[str]) -> int:
         say = Printer()
         for path in made.files:
             say(f"written  {path}")
-        told = ", ".join(f"{name} {value:.1e}" for name, value in made.difference.items())
-        say(f"checked  largest difference from the encoder: {told} (random and real images, batches of 1, 3 and 16)")
+        errors = ", ".join(f"{name} {value:.1e}" for name, value in made.difference.items())
+        say(f"checked  largest difference from the encoder: {errors} (random and real images, batches of 1, 3 and 16)")
         say(f"\n{made.usage}")
     if options.push:
         address = push_to_hub(made.path, options.push)

@@ -1,4 +1,4 @@
-"""Printing: text, rows as a table or as JSON, and the progress of decoding."""
+"""Printing: text, rows as a table or as JSON, and the progress of decoding and embedding."""
 
 import json
 import logging
@@ -13,15 +13,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
+from aag.text import printable
+
 SHORT = 12  # characters of a column that is never wrapped
 
 
-def make_console() -> Console:
+def make_console(*, stderr: bool = False) -> Console:
     # A path is printed as it is: "photos [old]" holds no markup, and "a:b:c" no emoji.
-    return Console(markup=False, emoji=False)
+    return Console(markup=False, emoji=False, stderr=stderr)
 
 
 class Printer:
+    """Prints lines of text to a console, without markup."""
+
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or make_console()
 
@@ -32,7 +36,7 @@ class Printer:
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, title: str = "") -> None:
     """Print rows, which share their keys, as a table; with `as_json`, as a JSON list of objects and nothing else.
 
-    Numbers are aligned to the right. Format them for people only through `str`: JSON has the raw values.
+    Numbers are aligned to the right. JSON has the raw values.
     """
     if as_json:
         print(json.dumps(list(rows), indent=1, ensure_ascii=False))
@@ -64,7 +68,7 @@ def _column(values: Sequence[Any]) -> list[str]:
     texts = [f"{value:.4g}" for value in values if isinstance(value, float)]
     decimals = 0 if any("e" in text for text in texts) else max((len(t.partition(".")[2]) for t in texts), default=0)
     floats = f".{decimals}f" if decimals else ".4g"
-    return ["–" if value is None else format(value, floats) if isinstance(value, float) else str(value)
+    return ["–" if value is None else format(value, floats) if isinstance(value, float) else printable(str(value))
             for value in values]  # fmt: skip
 
 
@@ -72,11 +76,10 @@ def _column(values: Sequence[Any]) -> list[str]:
 def decoding_progress(console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
     """Yield the `progress` that `aag.data.load` takes: a bar that appears while files are decoded.
 
-    What the loader logs meanwhile, such as the size of the decoded images, is printed above it. Without a console, both
-    go to standard error, where they do not mix with results.
+    Messages of the loader, such as the size of the decoded images, are printed above the bar. Without a console, both
+    go to standard error, apart from the results.
     """
-    console = console or Console(markup=False, emoji=False, stderr=True)
-    columns = (TextColumn("decoding"), BarColumn(bar_width=14), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    console = console or make_console(stderr=True)
     handler, log = _PrintRecords(console), logging.getLogger("aag.data")
     level, propagate = log.level, log.propagate
     bar: Progress | None = None
@@ -84,7 +87,7 @@ def decoding_progress(console: Console | None = None) -> Iterator[Callable[[int,
     def report(done: int, total: int) -> None:
         nonlocal bar
         if bar is None and done < total:
-            bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+            bar = _make_bar("decoding", console, transient=True)
             bar.add_task("", total=total, completed=done)
             bar.start()
         if bar is not None:
@@ -106,9 +109,28 @@ def decoding_progress(console: Console | None = None) -> Iterator[Callable[[int,
         log.propagate = propagate
 
 
+@contextmanager
+def embedding_progress() -> Iterator[Callable[[int, int], None]]:
+    """Yield a function (images done, all images) that shows a bar on standard error, where that is a terminal."""
+    with _make_bar("embedding", make_console(stderr=True)) as bar:
+
+        def report(done: int, total: int) -> None:
+            if not bar.task_ids:  # images of an earlier call do not count for the speed
+                bar.add_task("", total=total, completed=done)
+            bar.update(bar.task_ids[0], completed=done)
+
+        yield report
+
+
+def _make_bar(name: str, console: Console, *, transient: bool = False) -> Progress:
+    columns = (TextColumn(name), BarColumn(bar_width=14), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=transient, disable=not console.is_terminal)
+
+
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.0f} images/s" if task.speed else "")
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.0f} images/s" if speed else "")
 
 
 class _PrintRecords(logging.Handler):

@@ -77,13 +77,13 @@ def parse_sections(kind: type[T], command: str, arguments: Sequence[str], about:
         if name.startswith("--") and name != "--help" and name not in known:
             raise unknown("option", name, known, f"aag {command} --help lists them")
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs)
-    told = io.StringIO()
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(told):
+        with contextlib.redirect_stderr(errors):
             return tyro.cli(kind, prog=f"aag {command}", args=arguments, config=config, description=about)
     except SystemExit as stop:
         if stop.code:
-            raise AAGError(f"{_one_line(told.getvalue(), known)}; see aag {command} --help") from None
+            raise AAGError(f"{_one_line(errors.getvalue(), known)}; see aag {command} --help") from None
         raise
 
 
@@ -117,7 +117,7 @@ def option_types(kind: type) -> dict[str, Any]:
 
 
 def _one_line(box: str, known: dict[str, Any]) -> str:
-    """The message of tyro's error box, whose lines are dashes on a terminal without Unicode."""
+    """Return the message of tyro's error box. Its frame is of dashes on a terminal without Unicode."""
     lines = [line.strip("│╭╮╰╯ \n") for line in box.splitlines()[1:]]
     rules = [number for number, line in enumerate(lines) if set(line) <= {"─", "-"}]
     start = 1 if rules[:1] == [0] else 0

@@ -29,9 +29,8 @@ def run(arguments: list[str]) -> int:
     options = parse(Runs, "runs", [*words, *(["--folders", *folders] if folders else [])])
     for folder in options.folders:
         if not os.path.isdir(folder):
-            raise AAGError(
-                f"{folder}: no such folder" + ("; name one" if folders else "; nothing was trained here yet")
-            )
+            hint = "give an existing one" if folders else "nothing was trained here yet"
+            raise AAGError(f"no such folder: {folder}; {hint}")
     found = [run_status(one) for folder in options.folders for one in find_runs(folder)]
     if not found and not options.json:
         Printer()(f"no runs in {', '.join(map(str, options.folders))}")

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from aag.cli.output import Printer, print_rows
+from aag.cli.output import Printer, embedding_progress, print_rows
 from aag.cli.parsing import parse
-from aag.cli.serving import embedding_progress
 from aag.errors import AAGError
 from aag.serving.embed import Embedder, load_or_embed
 from aag.serving.search import search, search_sheet

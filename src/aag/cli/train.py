@@ -66,7 +66,7 @@ def run(arguments: list[str]) -> int:
             say=progress.say,
         )
     say = Printer(console)
-    _tell(result, request, say)
+    _print_summary(result, request, say)
     if result.complete and request.report:
         _write_report(result, request, sets, say)
     return 0 if result.complete else 130
@@ -146,7 +146,7 @@ def _collect(kind: type, parsed: Any) -> Any:
 
 
 def _peek(arguments: list[str], wanted: str) -> str | None:
-    """The value of an option, before the others are known."""
+    """Return the value of an option before the other options are known; None if it is not given."""
     found = None
     for place, word in enumerate(arguments):
         name, equals, value = word.partition("=")
@@ -156,13 +156,13 @@ def _peek(arguments: list[str], wanted: str) -> str | None:
 
 
 def tidy_source(source: str) -> str:
-    """photos for photos/ and ./photos, which are the same run's; ./sample is a folder, and sample the bundled set."""
+    """Return one spelling of a path: photos for photos/ and ./photos. But ./sample stays, for sample is a data set."""
     tidy = os.path.normpath(source)
     return tidy if os.path.exists(os.path.expanduser(source)) and tidy not in DATASETS else source
 
 
 def _write_report(result: TrainResult, request: Request, sets: Any, say: Printer) -> None:
-    """Write the report of a finished run, unless there is one of this encoder. A failure is no failure of training."""
+    """Write the report of a finished run, unless it is up to date. A failure only prints a warning."""
     from aag.serving.report import write_report
 
     run = result.run
@@ -175,7 +175,7 @@ def _write_report(result: TrainResult, request: Request, sets: Any, say: Printer
         say(f"warning: no report ({first_line(error)}); try aag report {shlex.quote(str(run.folder))}")
 
 
-def _tell(result: TrainResult, request: Request, say: Printer) -> None:
+def _print_summary(result: TrainResult, request: Request, say: Printer) -> None:
     folder, summary, settings = result.run.folder, result.summary, request.settings
     if not result.complete:
         say(f"\nStopped and saved. The same command resumes from the last checkpoint, in {folder}")

@@ -1,6 +1,5 @@
 """NumPy arrays of one split, as the readers return them, and operations on them."""
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ import numpy as np
 
 from aag.data.summary import PixelSummary
 from aag.errors import AAGError
+from aag.provenance import core_count
 
 MAX_IMAGE_SIZE = 4096
 
@@ -100,7 +100,7 @@ def make_square(images: np.ndarray, image_size: int | None, source: str) -> np.n
 def run_in_threads(work: Callable[[range], None], count: int, chunk: int = 64) -> None:
     """Call `work` on ranges of at most `chunk` indices, on all cores: Pillow releases the GIL while it decodes."""
     ranges = [range(start, min(start + chunk, count)) for start in range(0, count, chunk)]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(core_count()) as pool:
         try:
             for _ in pool.map(work, ranges):
                 pass

@@ -9,6 +9,7 @@
 
 import os
 import stat
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -24,14 +25,12 @@ from aag.errors import first_line
 
 # EPS would run Ghostscript on the file's content. For the others, Pillow has only stubs that cannot decode.
 _EXCLUDED = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
-
-
 _COMMON = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
 _ORIENTATION = 0x0112  # EXIF tag
 
 
 class UnreadableImageError(Exception):
-    """A file cannot be used; the message is the reason."""
+    """A file cannot be read as an image; the message is the reason."""
 
 
 @cache
@@ -86,9 +85,9 @@ _TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 
 @cache
 def _fast_jpeg_decoder() -> Callable[[torch.Tensor, int, bool], torch.Tensor] | None:
-    """Return torchvision's JPEG decoder. At full size it is faster than Pillow's; newer versions may lack it."""
+    """Return torchvision's JPEG decoder, which is faster than Pillow's at full size; None if torchvision lacks it."""
     with suppress(ImportError, OSError, RuntimeError, AttributeError):
-        # Its library alone: importing torchvision takes seconds.
+        # Load only its library: importing torchvision takes seconds.
         for folder in getattr(find_spec("torchvision"), "submodule_search_locations", None) or ():
             for library in sorted(Path(folder).glob("image*.so")):
                 torch.ops.load_library(library)
@@ -103,6 +102,14 @@ def _decode_jpeg(path: Path, decoder: Callable[[torch.Tensor, int, bool], torch.
     return decoder(torch.from_numpy(np.fromfile(path, np.uint8)), rgb, False).permute(1, 2, 0).numpy()
 
 
+@contextmanager
+def ignore_warnings() -> Iterator[None]:
+    """Ignore Pillow's warnings: a file that it warns about is either decoded or listed as skipped."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def read_size(path: Path) -> tuple[int, int]:
     """Return width and height from the header, without decoding. Raises UnreadableImageError with a short reason."""
     with _open(path) as image:
@@ -111,7 +118,7 @@ def read_size(path: Path) -> tuple[int, int]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[Image.Image]:
-    """Open an image file; whatever goes wrong until it is closed is raised as an UnreadableImageError."""
+    """Open an image file. Raise any error until it is closed as an UnreadableImageError."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):

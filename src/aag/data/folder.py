@@ -18,8 +18,17 @@ import numpy as np
 
 from aag.data.arrays import SplitArrays, select_indices
 from aag.data.hashes import hash_files
-from aag.data.holdout import choose_held_out, has_test, no_labels
-from aag.data.listing import Listing, Survey, list_images, no_readable_image, printable, split_folders, survey
+from aag.data.holdout import choose_held_out, has_test_error, no_labels_error
+from aag.data.listing import (
+    Listing,
+    Survey,
+    class_folder,
+    list_images,
+    no_image_error,
+    printable,
+    split_folders,
+    survey,
+)
 from aag.data.store import Progress, open_images
 
 __all__ = ["DEFAULT_SIZE", "Listing", "Survey", "list_images", "printable", "read", "survey"]
@@ -65,7 +74,7 @@ def read(
     }
     if holdout is not None:
         if "test" in parts:
-            raise has_test(str(folder))
+            raise has_test_error(str(folder))
         parts = _hold_out(parts["train"], holdout, root)
     size = DEFAULT_SIZE if image_size is None else image_size
     names = tuple(map(printable, classes))
@@ -74,23 +83,19 @@ def read(
 
 def _find_classes(listings: Collection[Listing]) -> list[str]:
     """Return the class folders. Both splits share them, even if one of them lacks some."""
-    folders = {_class_folder(image) for listing in listings for image in listing.images if "/" in image}
+    folders = {class_folder(image) for listing in listings for image in listing.images} - {""}
     return sorted(folders) if len(folders) > 1 else []
-
-
-def _class_folder(image: str) -> str:
-    return image.split("/", 1)[0]
 
 
 def _label(images: Sequence[str], classes: list[str]) -> np.ndarray | None:
     numbers = {name: number for number, name in enumerate(classes)}
-    labels = np.array([numbers[_class_folder(i)] if numbers and "/" in i else -1 for i in images], np.int64)
+    labels = np.array([numbers.get(class_folder(image), -1) for image in images], np.int64)
     return labels if (labels >= 0).any() else None
 
 
 def _hold_out(part: _Part, fraction: float, root: str | Path | None) -> dict[str, _Part]:
     if part.labels is None:
-        raise no_labels(str(part.folder))
+        raise no_labels_error(str(part.folder))
     held_out = choose_held_out(hash_files(part.folder, part.paths, root), part.labels, fraction)
     parts = {}
     for split, chosen in (("train", ~held_out), ("test", held_out)):
@@ -114,7 +119,7 @@ def _decode(
     skipped = tuple(part.listing.skipped)
     skipped += tuple(f"{printable(paths[i])}: {failures[i]}" for i in sorted(failures))
     if not len(stored.images):
-        raise no_readable_image(part.folder, part.listing, skipped[0] if skipped else "")
+        raise no_image_error(part.folder, part.listing, skipped[0] if skipped else "")
     if failures:
         keep = [i for i in range(len(paths)) if i not in failures]
         paths, labels = [paths[i] for i in keep], None if labels is None else labels[keep]

@@ -1,4 +1,4 @@
-"""Hashes of the content of files, kept in the cache folder: they decide which images are held out."""
+"""Hash the content of files, to choose which images are held out. Hashes are kept in the cache folder."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def hash_files(folder: Path, paths: Sequence[str], root: str | Path | None = None) -> np.ndarray:
-    """Return a hash uint64 [N] of each file's content, read once and then kept in the cache folder."""
+    """Return a hash uint64 [N] of each file's content. Files are read once; then the hashes are in the cache folder."""
     store = Store(folder, paths, 0, root, "hashes")
     file = store.folder / f"{store.key}.npy"
     with suppress(OSError, ValueError, EOFError):

@@ -11,17 +11,17 @@ from aag.errors import AAGError
 
 
 def check_holdout(fraction: float | None) -> None:
-    """Refuse a fraction that is out of range."""
+    """Raise for a fraction that is out of range."""
     if fraction is not None and not (isinstance(fraction, float) and 0 < fraction <= 0.5):
         raise AAGError(f"holdout is {fraction!r}, expected a fraction above 0 and at most 0.5, such as 0.1")
 
 
 def choose_held_out(hashes: np.ndarray, labels: np.ndarray, fraction: float) -> np.ndarray:
-    """Return which images [N] are held out, by their content hashes uint64 [N] and labels int64 [N].
+    """Return a mask [N] of the images to hold out, by their content hashes uint64 [N] and labels int64 [N].
 
-    An image is held out if its hash is below the fraction of all hashes. So the choice does not depend on names or on
-    other images, and duplicates are on the same side. Each class with two different images has at least one on each
-    side. Images without a label (−1) are never held out.
+    An image is held out if its hash is below `fraction` of the hash range. So the choice does not depend on names or on
+    other images, and duplicates stay together. Each class with two different images has at least one in each split.
+    Images without a label (−1) are never held out.
     """
     below = hashes < np.uint64(fraction * 2**64)
     order = np.lexsort((hashes, labels))
@@ -43,17 +43,17 @@ def choose_held_out(hashes: np.ndarray, labels: np.ndarray, fraction: float) -> 
 def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
     """Split labelled images in memory into training and test images, by a hash of their pixels."""
     if images.labels is None:
-        raise no_labels(images.name)
+        raise no_labels_error(images.name)
     held_out = choose_held_out(image_hashes(images.images.cpu().numpy()), images.labels.cpu().numpy(), fraction)
     train, test = (_take(images, np.flatnonzero(chosen)) for chosen in (~held_out, held_out))
     return train, replace(test, split="test", skipped=())
 
 
-def no_labels(name: str) -> AAGError:
-    return AAGError(f"{name} has no labels, and --holdout is for evaluation with labels; leave out --holdout")
+def no_labels_error(name: str) -> AAGError:
+    return AAGError(f"{name} has no labels, which --holdout needs; leave out --holdout, or add class folders")
 
 
-def has_test(name: str) -> AAGError:
+def has_test_error(name: str) -> AAGError:
     return AAGError(f"{name} has a test split; leave out --holdout")
 
 

@@ -53,7 +53,7 @@ class ImageSet:
             raise AAGError(f"{who}: {len(labels)} labels for {len(images)} images; one label per image is needed")
         low, high = int(labels.min()), int(labels.max())
         if low < -1 or high >= len(self.classes):
-            raise AAGError(f"{who}: labels lie in {low}..{high}, but there are {len(self.classes)} class names")
+            raise AAGError(f"{who}: labels range from {low} to {high}, but there are {len(self.classes)} class names")
         if high < 0:
             raise AAGError(f"{who}: all labels are -1; for images without labels give labels=None")
 

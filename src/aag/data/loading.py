@@ -13,10 +13,10 @@ from aag.data import npz
 from aag.data.arrays import SplitArrays, check_options, make_square, take, to_channels_last
 from aag.data.cache import read_dataset
 from aag.data.datasets import DATASETS, SPLITS, data_root
-from aag.data.holdout import check_holdout, has_test, hold_out
+from aag.data.holdout import check_holdout, has_test_error, hold_out
 from aag.data.imageset import ImageSet
-from aag.data.listing import printable
 from aag.errors import AAGError, unknown
+from aag.text import printable
 
 Split = Literal["train", "test", "unlabelled"]
 Labels = Literal["known", "none"]
@@ -195,7 +195,7 @@ def _apply_labels(sets: dict[str, ImageSet], options: _Options) -> dict[str, Ima
     if options.holdout is None:
         return sets
     if "test" in sets:
-        raise has_test(sets["test"].name)
+        raise has_test_error(sets["test"].name)
     train, test = hold_out(sets["train"], options.holdout)
     return sets | {"train": train, "test": test}
 

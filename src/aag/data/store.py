@@ -3,9 +3,9 @@
     CACHE/images/NAME-HASH/KEY.u8       uint8 [N, 3, S, S], append-only
                            KEY.jsonl    the journal: one line per chunk that was written, and a last one when complete
 
-NAME-HASH stands for the folder and the settings; KEY for the path, size and modification time of each file. A store
-whose KEY differs is stale and is deleted once the new one is complete. Whatever interrupts a process, the next one
-continues after the last chunk of the journal whose pixels have the hash that the journal has.
+HASH identifies the folder and the settings. KEY identifies the path, size and modification time of each file. A store
+with another KEY is stale; it is deleted when the new one is complete. After an interruption, the next process verifies
+the pixels against the hashes of the journal and continues after the last intact chunk.
 """
 
 import errno
@@ -25,12 +25,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from aag.data.decoding import Chunk, decode_files
-from aag.data.listing import printable
-from aag.data.stores import store_root
+from aag.data.image_cache import store_root
+from aag.data.parallel_decode import Chunk, decode_files
 from aag.data.summary import PixelSummary, summarize_chunk
 from aag.errors import AAGError
-from aag.text import readable_bytes
+from aag.text import printable, readable_bytes
 
 Progress = Callable[[int, int], None]  # files done, files in all
 _log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 names it
 
 @dataclass
 class StoredImages:
-    """Decoded files: images uint8 [N, 3, S, S], the files that could not be read with the reason, and a summary."""
+    """Decoded images uint8 [N, 3, S, S], the reason for each file that cannot be read, and a summary of the pixels."""
 
     images: np.ndarray
     failures: dict[int, str]
@@ -49,7 +48,7 @@ class StoredImages:
 
 @dataclass
 class _State:
-    """What a journal says."""
+    """The content of a journal."""
 
     files: int = 0
     failures: dict[int, str] = field(default_factory=dict)
@@ -67,9 +66,9 @@ def open_images(
     variant: str = "",
     progress: Progress | None = None,
 ) -> StoredImages:
-    """Return the images of files below a folder, cropped and resized to `size`; decode those that are not stored.
+    """Return the images of files in a folder, cropped and resized to `size`; decode them if they are not stored.
 
-    `variant` names what part of the folder the paths are: each has a store of its own. If the cache folder cannot be
+    `variant` names the part of the folder that `paths` are; each part has its own store. If the cache folder cannot be
     written to, the images are decoded into memory.
     """
     store = Store(folder, paths, size, root, variant)
@@ -88,7 +87,7 @@ def open_images(
 
 
 class Store:
-    """The files of one store."""
+    """One store: a file of pixels and its journal."""
 
     def __init__(self, source: Path, paths: Sequence[str], size: int, root: str | Path | None, variant: str) -> None:
         self.source, self.paths, self.size = source, paths, size
@@ -117,7 +116,7 @@ class Store:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Wait until no other process builds this store. The system releases the lock however this process ends."""
+        """Wait for the lock of this store, and hold it. The system releases it if this process dies."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as file:
             try:
@@ -126,14 +125,14 @@ class Store:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    _log.info("waiting for another process that decodes %s", printable(str(self.source)))
+                    _log.info("waiting for another process to decode %s", printable(str(self.source)))
                     fcntl.flock(file, fcntl.LOCK_EX)
             except (ImportError, OSError):  # Windows, or a file system without locks
                 pass
             yield
 
     def build(self, progress: Progress | None) -> StoredImages:
-        """Decode what the journal lacks. Call it inside `lock`."""
+        """Decode the files that are not in the journal, and map the images. Call it inside `lock`."""
         state, total = self._read_journal(verify=True), len(self.paths)
         self._announce(total, total - state.files)
         report = progress or (lambda done, total: None)
@@ -145,20 +144,20 @@ class Store:
                 report(state.files, total)
                 for chunk in decode_files(self.source, self.paths[state.files :], self.size):
                     _write(pixels, chunk.images)
-                    _add(state, chunk)
-                    _write(journal, np.frombuffer(_line(state, chunk), np.uint8))
+                    _count_chunk(state, chunk)
+                    _write(journal, np.frombuffer(_journal_line(state, chunk), np.uint8))
                     report(state.files, total)
                 os.fsync(pixels.fileno())  # before the line that says so
                 _write(journal, np.frombuffer(b'{"complete": true}\n', np.uint8))
         except OSError as error:
-            raise self._stopped(error) from error
+            raise self._write_error(error) from error
         self.delete_stale()
         if (found := self.read()) is None:
             raise AAGError(f"{self.folder} was deleted while it was written; run the same command again")
         return found
 
     def _announce(self, total: int, missing: int) -> None:
-        needed, gone = missing * self.row_bytes, total - missing
+        needed, done = missing * self.row_bytes, total - missing
         free = shutil.disk_usage(self.folder).free
         images = f"{total:,} images to {self.size}×{self.size}"
         if needed > free:
@@ -166,10 +165,10 @@ class Store:
                 f"decoding {images} takes {readable_bytes(needed)} and {self.root} has {readable_bytes(free)} free; "
                 "set AAG_DATA to a folder on a larger disk, or use a smaller --image-size"
             )
-        resumed = f" ({gone:,} are done)" if gone else ""
+        resumed = f" ({done:,} are done)" if done else ""
         _log.info("decoding %s: %s in %s%s", images, readable_bytes(total * self.row_bytes), self.root, resumed)
 
-    def _stopped(self, error: OSError) -> AAGError:
+    def _write_error(self, error: OSError) -> AAGError:
         done, total = self._read_journal().files, len(self.paths)
         advice = "run the same command again to continue"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -179,7 +178,7 @@ class Store:
         return AAGError(f"cannot write {self.pixels}: {error.strerror or error}; {kept}; {advice}")
 
     def delete_stale(self) -> None:
-        """Delete what was decoded before files changed. Call it inside `lock`."""
+        """Delete the files of older versions of the folder. Call it inside `lock`."""
         for entry in self.folder.iterdir():
             if not entry.name.startswith((self.key, ".lock")):
                 with suppress(OSError):  # in use, on Windows
@@ -187,9 +186,9 @@ class Store:
                     _log.info("deleted %s, decoded before files of %s changed", entry, printable(str(self.source)))
 
     def _read_journal(self, verify: bool = False) -> _State:
-        """Return what the journal says. With `verify`, stop at the first chunk whose pixels are not those it hashed."""
+        """Read the journal. With `verify`, stop at the first chunk with pixels that do not match their hash."""
         state = _State()
-        with suppress(OSError), self.journal.open("rb") as journal, _optional(self.pixels) as pixels:
+        with suppress(OSError), self.journal.open("rb") as journal, _open_if_exists(self.pixels) as pixels:
             for line in journal:
                 with suppress(ValueError, KeyError, TypeError, AttributeError):  # damaged, or cut off
                     entry = json.loads(line if line.endswith(b"\n") else b"")
@@ -223,23 +222,25 @@ def listing_key(folder: Path, paths: Sequence[str], size: int) -> str:
     base = os.path.join(folder, "")
     for start in range(0, len(paths), 4096):
         part = paths[start : start + 4096]
-        stamps = np.full((len(part), 2), -1, np.int64)
-        for row, path in enumerate(part):
-            with suppress(OSError):  # gone, or a loop of links: decoding gives the reason
+        stamps = []
+        for path in part:
+            try:
                 status = os.stat(base + path)
-                stamps[row] = status.st_size, status.st_mtime_ns
+                stamps.append((status.st_size, status.st_mtime_ns))
+            except OSError:  # gone, or a loop of links: decoding gives the reason
+                stamps.append((-1, -1))
         digest.update(os.fsencode("\0".join(part)))
-        digest.update(stamps.data)
+        digest.update(np.array(stamps, np.int64).data)
     return digest.hexdigest()[:16]
 
 
-def _add(state: _State, chunk: Chunk) -> None:
+def _count_chunk(state: _State, chunk: Chunk) -> None:
     state.failures |= {state.files + place: reason for place, reason in chunk.failures.items()}
     state.files += chunk.files
     state.summary.add(chunk.summary)
 
 
-def _line(state: _State, chunk: Chunk) -> bytes:
+def _journal_line(state: _State, chunk: Chunk) -> bytes:
     first = state.files - chunk.files
     entry = {
         "files": state.files,
@@ -252,14 +253,14 @@ def _line(state: _State, chunk: Chunk) -> bytes:
 
 
 def _write(file: IO[bytes], content: np.ndarray) -> None:
-    """Write all bytes: a system call may write only some."""
+    """Write all bytes, with several system calls if one writes only a part."""
     rest = content.reshape(-1)
     while len(rest):
         rest = rest[file.write(rest.data) :]
 
 
 @contextmanager
-def _optional(path: Path) -> Iterator[IO[bytes] | None]:
+def _open_if_exists(path: Path) -> Iterator[IO[bytes] | None]:
     if not path.exists():
         yield None
         return
@@ -268,7 +269,7 @@ def _optional(path: Path) -> Iterator[IO[bytes] | None]:
 
 
 def _map(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Map a file copy-on-write: torch expects memory that can be written to, and the file must not change."""
+    """Map a file copy-on-write: torch expects writable memory, and the file must not change."""
     if shape[0] == 0:
         return np.empty(shape, np.uint8)
     with path.open("rb") as file:
@@ -290,7 +291,7 @@ def _decode_to_memory(folder: Path, paths: Sequence[str], size: int, progress: P
     state = _State()
     for chunk in decode_files(folder, paths, size):
         images[state.summary.count : state.summary.count + len(chunk.images)] = chunk.images
-        _add(state, chunk)
+        _count_chunk(state, chunk)
         if progress:
             progress(state.files, len(paths))
     return StoredImages(images[: state.summary.count], state.failures, state.summary)

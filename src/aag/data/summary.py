@@ -1,4 +1,4 @@
-"""Sums and hashes of pixels, from which statistics and fingerprints follow without reading the pixels again."""
+"""Sums and hashes of pixels: statistics and fingerprints come from them without another pass over the images."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ _CHUNK = 64  # images per partial sum: they stay in the CPU's cache
 
 @dataclass
 class PixelSummary:
-    """What is known of images [N, C, S, S] that are added in order, however they are divided into chunks.
+    """A running summary of images [N, C, S, S] that are added in order. It does not depend on the chunk sizes.
 
-    `sums` [2, C] are those of the values and of their squares. `digest` is a chain: the hash of the digest so far and
-    the hash of the next image. Both are small, so a process that was interrupted can continue them.
+    `sums` [2, C]: of the values and of their squares. `digest`: a hash chain over the images. Both are small, so an
+    interrupted process can save and continue them.
     """
 
     count: int = 0
@@ -29,7 +29,7 @@ class PixelSummary:
 
 @dataclass(frozen=True)
 class ChunkSummary:
-    """The sums [2, C] of some images and the hash of each."""
+    """The sums [2, C] of a few images, and the hash of each image."""
 
     sums: np.ndarray
     digests: list[bytes]

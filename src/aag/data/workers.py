@@ -1,8 +1,8 @@
-"""Decode in processes of our own: Python's lock limits threads where files are small.
+"""Decode in worker processes: with small files, threads would mostly wait for Python's lock.
 
-One server process imports what decoding needs and forks a worker for each connection that it is sent. So a worker
-starts in milliseconds and shares its memory with the others, no state of this process is copied, and scripts need no
-`if __name__ == "__main__"`. A worker that a damaged file kills costs only that file. Linux only; threads elsewhere.
+A server process imports what decoding needs and forks a worker for each connection. Workers start in milliseconds and
+share memory. They copy no state of this process, so scripts need no `if __name__ == "__main__"`. If a damaged file
+kills a worker, only that file is lost. Linux only; other systems use threads.
 """
 
 import json
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from aag.data.decoding import Chunk, decode_chunk, join_chunks
+from aag.data.parallel_decode import Chunk, decode_chunk, join_chunks
 from aag.data.summary import summarize_chunk
 
 _LENGTH = struct.Struct("<Q")
@@ -29,11 +29,11 @@ _START_SECONDS = 60.0
 
 
 class WorkersUnavailableError(Exception):
-    """The server does not start on this machine."""
+    """The server process cannot start on this machine."""
 
 
 class Workers:
-    """Decodes chunks in one worker for each thread that calls `decode`. Close it to end them all."""
+    """Worker processes, one for each thread that calls `decode`. `close` ends them."""
 
     def __init__(self) -> None:
         self._here, there = socket.socketpair()
@@ -56,15 +56,19 @@ class Workers:
         raise WorkersUnavailableError("the server did not start")
 
     def decode(self, folder: Path, paths: list[str], size: int) -> Chunk:
-        """Decode some files in this thread's worker."""
+        """Decode a few files in this thread's worker."""
         try:
             return self._ask(folder, paths, size)
         except (OSError, EOFError):  # the worker died
-            del self._connections.own
+            if self._here.fileno() < 0:  # closed meanwhile
+                raise
+            if self._server.poll() is not None:  # the server, too: no file is to blame
+                return decode_chunk(folder, paths, size)
+            self._connections.__dict__.pop("own", None)
         if len(paths) > 1:
             return join_chunks([self.decode(folder, [path], size) for path in paths])
         none = np.empty((0, 3, size, size), np.uint8)
-        return Chunk(none, summarize_chunk(none), {0: "its decoder crashed"}, 1)
+        return Chunk(none, summarize_chunk(none), {0: "the decoder crashed"}, 1)
 
     def close(self) -> None:
         """End the server and its workers."""
@@ -89,7 +93,7 @@ class Workers:
 
 
 def serve(control_fd: int) -> None:
-    """Fork a worker for each connection that arrives, until the other end is closed."""
+    """Fork a worker for each connection received, until the client closes the control socket."""
     import torch
 
     torch.set_num_threads(1)

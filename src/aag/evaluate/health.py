@@ -1,6 +1,6 @@
 """Label-free health of an encoder: effective rank, alignment, uniformity and neighbour consistency of two views.
 
-All are functions of unit embeddings; none needs labels, and none steers training.
+All are functions of unit embeddings. None needs labels, and none influences training.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +22,7 @@ SEED = 0  # the same images and views in every run on the same images
 
 @dataclass(frozen=True)
 class Health:
-    """What two views of the same images say about an encoder."""
+    """Label-free measures of an encoder, from two views of the same images."""
 
     rank: float  # RankMe: 1 (all images look alike) to `dimensions`
     dimensions: int
@@ -37,7 +37,7 @@ def effective_rank(embeddings: Tensor) -> float:
     """Return RankMe of embeddings [N, D]: exp of the entropy of the normalised singular values.
 
     Garrido et al., "RankMe: Assessing the Downstream Performance of Pretrained Self-Supervised Representations by
-    Their Rank" (2023). It lies between 1 and min(N, D). Embeddings of zeros have rank 1.
+    Their Rank" (2023). It ranges from 1 to min(N, D). Embeddings of zeros have rank 1.
     """
     x = check_features("health", embeddings).double().cpu()  # a GPU gains nothing on so few numbers
     gram = x.T @ x if x.shape[0] > x.shape[1] else x @ x.T
@@ -84,7 +84,7 @@ def neighbour_consistency(first: Tensor, second: Tensor, k: int = 1) -> float:
 
 
 def subset(count: int) -> Tensor:
-    """Return the indices of the images to measure, int64, sorted: all up to 256, else a quarter, at most 2,048.
+    """Return sorted indices int64 of the images to measure: all up to 256, else a quarter, at most 2,048.
 
     The choice is a hash of the index: the same in every run and on every device. A multiple of 64 keeps the shapes
     that kernels are already compiled for.
@@ -146,18 +146,18 @@ MIN_STEPS = 100  # new networks map all images close together, and batch norm ta
 
 
 def is_collapsed(row: Mapping[str, Any]) -> bool:
-    """Whether a logged row says that all images have nearly the same embedding, or use few directions.
+    """Return whether a logged row shows a collapse: nearly equal embeddings, or few dimensions in use.
 
-    In the first 100 steps it says nothing, so the answer is no.
+    The first 100 steps are too early to tell, so the answer is False.
     """
     if row["step"] < MIN_STEPS:
         return False
-    threshold = min(COLLAPSED_RANK, 1 + (row["dimensions"] - 1) / 10)  # of small embeddings, less is asked
+    threshold = min(COLLAPSED_RANK, 1 + (row["dimensions"] - 1) / 10)  # small embeddings need less
     return row["rank"] < threshold or row["uniformity"] > COLLAPSED_UNIFORMITY
 
 
 def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Say in one sentence how a run is and what to do, by the rows of its metrics; empty without health rows.
+    """Return one sentence on a run's health and what to do, from the rows of its metrics; empty without health rows.
 
     Whether more epochs will help is judged by the kNN where it was logged, else by the consistency of two views.
     """
@@ -189,14 +189,14 @@ def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
     if share is None:
         return f"{state}; too few evaluations to say whether more epochs would help (--knn-every 1 adds some)."
     if share < FLAT_SHARE:
-        return f"{state}; it hardly improved any more: more epochs will add little."
+        return f"{state}; it has nearly stopped improving: more epochs will add little."
     # Two views also agree more while a small set is memorised, so without labels it is less certain.
     likely = "will probably" if kind == "knn" else "may"
     return f"{state}; it was still improving: more epochs {likely} help (--epochs {2 * last['epoch']})."
 
 
 def _gain_share(curve: Mapping[int, float], anneals: bool) -> float | None:
-    """Return the share of a curve's gain that a stretch brought: the second quarter, or the last without annealing.
+    """Return the share of a curve's gain in its second quarter, or without annealing in its last quarter.
 
     At the end of a schedule the falling learning rate lifts every curve, so the end says nothing about more epochs.
     """

@@ -57,11 +57,13 @@ def knn_predict(
     k: int = 200,
     temperature: float = 0.1,
     classes: int | None = None,
+    leave_one_out: bool = False,
 ) -> KnnPrediction:
     """Classify each test row by the votes exp(cos / temperature) of its k nearest training rows.
 
     Features are normalised here. Where k exceeds the training set, all of it votes. Runs on the training features'
     device, in float32. `classes`: the scores have columns 0 … classes − 1, instead of the labels that occur.
+    `leave_one_out`: the test rows are the training rows, and no row votes for itself.
     """
     train_features, train_labels = check_labelled("training", train_features, train_labels)
     test_features = check_features("test", test_features)
@@ -76,7 +78,13 @@ def knn_predict(
     train = F.normalize(train_features, dim=1)
     test = F.normalize(test_features.to(device), dim=1)
     scores = torch.empty(len(test), len(columns), device=device)
-    for rows, cosine, index in find_neighbours(train, test, min(k, len(train))):
+    if leave_one_out and (len(train) < 2 or len(test) != len(train)):
+        raise AAGError(f"leave-one-out needs the same two or more rows twice, got {len(train)} and {len(test)}")
+    for rows, cosine, index in find_neighbours(train, test, min(k + leave_one_out, len(train))):
+        if leave_one_out:
+            is_self = index == torch.arange(rows.start, rows.stop, device=device)[:, None]
+            cosine, place = cosine.masked_fill(is_self, -2.0).topk(cosine.shape[1] - 1, dim=1)  # -2: below any cosine
+            index = index.gather(1, place)
         # Relative to the nearest neighbour, no exponential overflows and the largest is 1.
         votes = ((cosine - cosine.amax(dim=1, keepdim=True)) / temperature).exp()  # [m, k]
         scores[rows].zero_().scatter_add_(1, column_of[index], votes)
@@ -124,7 +132,7 @@ def _columns(labels: Tensor, classes: int | None) -> tuple[Tensor, Tensor]:
         return torch.unique(labels, return_inverse=True)
     low, high = labels.min().item(), labels.max().item()
     if low < 0 or high >= classes:
-        raise AAGError(f"labels must lie in 0 … {classes - 1} for classes={classes}; they span {low} … {high}")
+        raise AAGError(f"labels must be 0 to {classes - 1} for classes={classes}; they range from {low} to {high}")
     return torch.arange(classes, device=labels.device), labels
 
 

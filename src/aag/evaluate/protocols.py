@@ -40,12 +40,14 @@ def evaluate_encoder(
         )
     assert test_set.labels is not None
     device = encoder.mean.device
-    among, of = train_set.labelled(), test_set.labelled()
-    train_labels, test_labels = train_set.labels[among].to(device), test_set.labels[of].to(device)
+    train_rows, test_rows = train_set.labelled(), test_set.labelled()
+    train_labels, test_labels = train_set.labels[train_rows].to(device), test_set.labels[test_rows].to(device)
     train_features, train_embedding = (
-        each[among.to(each.device)] for each in encoder.encode(train_set.images, dtype=dtype)
+        each[train_rows.to(each.device)] for each in encoder.encode(train_set.images, dtype=dtype)
     )
-    test_features, test_embedding = (each[of.to(each.device)] for each in encoder.encode(test_set.images, dtype=dtype))
+    test_features, test_embedding = (
+        each[test_rows.to(each.device)] for each in encoder.encode(test_set.images, dtype=dtype)
+    )
     shared = {
         "precision": "bf16" if dtype == torch.bfloat16 else "fp32",
         "data": train_set.name,

@@ -46,8 +46,10 @@ def load(
             raise AAGError(f"no {FILENAME} in {path.parent}: not a run folder, or its training has not finished")
     elif not path.exists():
         raise AAGError(f"no such file or folder: {path}")
+    if not path.is_file():  # reading a pipe would block
+        raise AAGError(f"{path} is no regular file; give a run folder or a .safetensors file")
     metadata, tensors = _read(path)
-    spec = EncoderSpec.from_json(metadata[SPEC])
+    spec = _parse_spec(path, metadata)
     if spec.is_custom and backbone is None:
         name = spec.network.removeprefix(CUSTOM)
         raise AAGError(f"{path} holds an encoder around your own backbone {name}; pass backbone={name}(...)")
@@ -67,7 +69,14 @@ def load(
 
 def read_spec(path: Path) -> EncoderSpec:
     """Return the description of the encoder in a .safetensors file."""
-    return EncoderSpec.from_json(_read(path, with_tensors=False)[0][SPEC])
+    return _parse_spec(path, _read(path, with_tensors=False)[0])
+
+
+def _parse_spec(path: Path, metadata: Mapping[str, str]) -> EncoderSpec:
+    try:
+        return EncoderSpec.from_json(metadata[SPEC])
+    except AAGError as error:
+        raise AAGError(f"cannot use {path}: {error}") from None
 
 
 def _read(path: Path, *, with_tensors: bool = True) -> tuple[dict[str, str], dict[str, Tensor]]:

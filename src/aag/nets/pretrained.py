@@ -35,13 +35,13 @@ def load_pretrained(encoder: Encoder, source: str) -> None:
 
 
 def model_name(spec: EncoderSpec, source: str) -> str:
-    """Return timm's name of the network that the weights are for, or raise where it is not one of timm's."""
+    """Return timm's name of the network, or raise if it is not a timm network."""
     network = spec.base_network
     if spec.is_custom or SOBEL in network or spec.sees_edges:
         raise AAGError(f"--pretrained takes a single timm network that sees colours, not {spec.network}")
     if network in NETWORKS:
         raise AAGError(
-            f"--pretrained {source} does not fit {network}, which is our own network for small images; "
+            f"--pretrained {source} does not fit {network}, an aag network for small images; "
             "use a timm network, such as --network timm/resnet18 --image-size 224"
         )
     return check_timm_name(network)
@@ -86,7 +86,7 @@ def _from_hub(name: str, source: str) -> dict[str, Tensor]:
 
 
 def _from_file(path: Path) -> dict[str, Tensor]:
-    """Read a state dict without running any code that the file may hold."""
+    """Read a state dict. Code in the file is never run."""
     from safetensors.torch import load_file
     from timm.models import clean_state_dict
 
@@ -106,11 +106,11 @@ def _from_file(path: Path) -> dict[str, Tensor]:
                 break
         found = clean_state_dict(found)
         if not found or not all(isinstance(value, Tensor) for value in found.values()):
-            raise AAGError(f"--pretrained {path} holds no weights by name")
+            raise AAGError(f"--pretrained {path} is not a state dict; save model.state_dict() instead")
     except AAGError:
         raise
     except Exception as error:  # damaged, or a pickle with code in it
-        raise AAGError(f"--pretrained {path} is damaged or not a file of weights only: {first_line(error)}") from error
+        raise AAGError(f"--pretrained {path} is damaged, or contains more than weights: {first_line(error)}") from error
     return found
 
 

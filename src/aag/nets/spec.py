@@ -112,7 +112,9 @@ class EncoderSpec(NetworkSettings):
         if "norm_images" in values:  # its name up to version 0.1
             values["bn_group_size"] = values.pop("norm_images")
         if unexpected := sorted(set(values) - {field.name for field in fields(cls)}):
-            raise AAGError(f"unknown fields in an encoder's description: {', '.join(unexpected)} (from a newer aag?)")
+            raise AAGError(
+                f"unknown fields in an encoder's description: {', '.join(unexpected)} (from a newer aag? update aag)"
+            )
         return cls(**values)
 
 

@@ -36,7 +36,7 @@ def render_html(document: doc.Document, out: Path) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """Return the page's policy: whatever its data hold, the browser loads nothing and runs only the map's script.
+    """Return the content security policy: the browser loads nothing and runs only the map's script.
 
     Attributes may hold style, because a chart's colours follow the reader's scheme.
     """
@@ -133,7 +133,7 @@ class _Renderer:
 
 
 def _heads(columns: Sequence[str]) -> str:
-    """Columns named by data set and network are grouped by data set, as in the paper."""
+    """Return the header rows. Columns named "data set, network" are grouped by data set, as in the paper."""
     first = f'<th scope="col">{escape(columns[0])}</th>' if columns[0] else "<td></td>"
     parts = [column.split(", ") for column in columns[1:]]
     if len(parts) < 2 or any(len(names) != 2 for names in parts):

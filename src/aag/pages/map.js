@@ -185,8 +185,8 @@ function start(root) {
   function place() {
     const px = view.left + x[shown] * view.scale, py = view.top + y[shown] * view.scale;
     const clamp = (v, most) => Math.max(4, Math.min(most - 4, v));
-    const beside = px + 14 + card.offsetWidth < view.width ? px + 14 : px - 14 - card.offsetWidth;
-    card.style.left = `${clamp(beside, view.width - card.offsetWidth)}px`;
+    const cardLeft = px + 14 + card.offsetWidth < view.width ? px + 14 : px - 14 - card.offsetWidth;
+    card.style.left = `${clamp(cardLeft, view.width - card.offsetWidth)}px`;
     card.style.top = `${clamp(py - card.offsetHeight / 2, view.height - card.offsetHeight)}px`;
   }
 
@@ -200,7 +200,7 @@ function start(root) {
   };
   addEventListener("scroll", () => { pageScrolled = performance.now(); }, { passive: true });
   canvas.addEventListener("wheel", event => {
-    // A page that is scrolling across the map scrolls on.
+    // While the page scrolls across the map, keep scrolling the page.
     if (!event.ctrlKey && performance.now() - pageScrolled < 250) return;
     event.preventDefault();
     zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.002)), ...local(event));

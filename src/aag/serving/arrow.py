@@ -1,4 +1,4 @@
-"""Embedding tables by way of Arrow: Parquet and .csv."""
+"""Read and write embedding tables as Parquet and .csv, with pyarrow."""
 
 import json
 import re
@@ -21,7 +21,7 @@ THUMBNAIL = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
 def to_arrow(table: EmbeddingTable) -> pa.Table:
-    """Return the table as Arrow has it, with the columns of the Parquet file."""
+    """Return an Arrow table with the columns of the Parquet file."""
     arrays: dict[str, pa.Array] = {"path": pa.array(table.names, pa.string())}
     arrays["embedding"] = _vectors(table.embeddings)
     if table.features is not None:
@@ -43,6 +43,7 @@ def _vectors(values: Tensor) -> pa.Array:
 
 
 def write_stream(path: Path, suffix: str, tables: Iterable[EmbeddingTable]) -> None:
+    """Write tables one after the other to a .parquet or .csv file, with one table in memory at a time."""
     writer: Any = None
     try:
         for table in tables:
@@ -64,7 +65,7 @@ def _open_writer(path: Path, suffix: str, schema: pa.Schema) -> Any:
 
 
 def read_parquet(path: Path, leave_out: set[str]) -> EmbeddingTable:
-    """Read a Parquet file without some of its columns. It may have no rows. Raises Arrow's errors."""
+    """Read a Parquet file without the columns `leave_out`. It may have no rows. Raises Arrow's errors."""
     with pq.ParquetFile(path) as file:
         wanted = [name for name in file.schema_arrow.names if name not in leave_out]
         found = file.read(wanted)
@@ -73,16 +74,18 @@ def read_parquet(path: Path, leave_out: set[str]) -> EmbeddingTable:
         found["path"].to_pylist(),
         _matrix(found, "embedding"),
         _matrix(found, "features") if "features" in wanted else None,
-        _pictures(found["thumbnail"]) if "thumbnail" in wanted else None,
+        _thumbnails(found["thumbnail"]) if "thumbnail" in wanted else None,
         {name: found[name].to_pylist() for name in wanted if name not in RESERVED},
         metadata,
     )
 
 
 def _matrix(found: pa.Table, name: str) -> Tensor:
-    """Return a column of lists of one length as float32 [N, D]."""
+    """Return a column of equally long lists as float32 [N, D]."""
     column = found[name]
     kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise ValueError(f"column {name} has no lists of numbers but {kind}")
     width = kind.list_size if pa.types.is_fixed_size_list(kind) else len(column[0]) if len(column) else 0
     out, start = np.empty((len(column), width), np.float32), 0
     for chunk in column.chunks:
@@ -94,7 +97,7 @@ def _matrix(found: pa.Table, name: str) -> Tensor:
     return torch.from_numpy(out)
 
 
-def _pictures(column: pa.ChunkedArray) -> list[bytes]:
+def _thumbnails(column: pa.ChunkedArray) -> list[bytes]:
     # chunk by chunk: 2 GiB of bytes do not fit into one binary array
     return [(row or {}).get("bytes") or b"" for chunk in column.chunks for row in chunk.to_pylist()]
 
@@ -103,7 +106,7 @@ def _pictures(column: pa.ChunkedArray) -> list[bytes]:
 
 
 def _wide(table: EmbeddingTable) -> pa.Table:
-    """Return columns path, further ones, embedding_0 …, feature_0 …; a .csv holds no thumbnails and no metadata."""
+    """Return the columns of a .csv: path, other columns, embedding_0 …, feature_0 …; no thumbnails, no metadata."""
     arrays: dict[str, Any] = {"path": pa.array(table.names, pa.string())}
     arrays |= {name: pa.array(values) for name, values in table.columns.items()}
     for name, values in (("embedding", table.embeddings), ("feature", table.features)):
@@ -113,6 +116,7 @@ def _wide(table: EmbeddingTable) -> pa.Table:
 
 
 def read_csv(path: Path, leave_out: set[str]) -> EmbeddingTable:
+    """Read a .csv, without features if `leave_out` names them. Raises ValueError if columns are missing."""
     found = pa.csv.read_csv(
         path,
         parse_options=pa.csv.ParseOptions(newlines_in_values=True),

@@ -10,9 +10,9 @@ from aag.errors import AAGError
 from aag.nets import NETWORKS, Encoder, parameter_count
 from aag.pages.markdown import escape, make_table
 from aag.runs import Run, flatten
-from aag.text import duration
+from aag.text import duration, readable_value
 
-HIDDEN = ("evaluation", "layer", "data")  # of a protocol: the other columns say it
+HIDDEN = ("evaluation", "layer", "data")  # parts of a protocol that other columns show
 HEALTH = {
     "rank": "effective rank (RankMe)",
     "alignment": "alignment of two views (lower is better)",
@@ -29,9 +29,9 @@ CITATION = """```bibtex
 
 
 def model_card(encoder: Encoder, run: Run | None = None, usage: str = "", uses_timm: bool = False) -> str:
-    """Return the card of an encoder; with its run, also the data, settings, numbers and their provenance.
+    """Return the card of an encoder as Markdown; with its run, also the data, settings, numbers and provenance.
 
-    usage: Python code that loads the model from the card's folder. uses_timm: timm can load it by itself.
+    usage: Python code that loads the model from the card's folder. uses_timm: whether timm can load it.
     """
     spec = encoder.spec
     name = run.name if run else f"{spec.network}, {spec.image_size} px"
@@ -93,7 +93,7 @@ def _data(run: Run) -> str:
 
 
 def _source_name(source: str) -> str:
-    """Return the last part of a path: a card is published, and the rest tells of the machine."""
+    """Return the last part of a path. The card is published, and the full path would reveal the machine's folders."""
     return source if source in DATASETS else source.replace("\\", "/").rstrip("/").rpartition("/")[2] or "images"
 
 
@@ -111,17 +111,17 @@ def _numbers(run: Run) -> str:
         )
     metrics = run.metrics()
     if not results and (knn := [row for row in metrics if row["kind"] == "knn"]):
-        told = f"weighted kNN during training, epoch {knn[-1]['epoch']}"
-        rows.append(["kNN (embedding)", f"{knn[-1]['knn']:.2f} %", "test split", told])
+        protocol = f"weighted kNN during training, epoch {knn[-1]['epoch']}"
+        rows.append(["kNN (embedding)", f"{knn[-1]['knn']:.2f} %", "test split", protocol])
     if health := [row for row in metrics if row["kind"] == "health"]:
         last = health[-1]
         for name, title in HEALTH.items():
             if name in last:
-                of = f" of {last['dimensions']}" if name == "rank" and "dimensions" in last else ""
-                told = f"label-free, epoch {last['epoch']}"
-                rows.append([title, f"{last[name]:.3g}{of}", "training images", told])
+                total = f" of {last['dimensions']}" if name == "rank" and "dimensions" in last else ""
+                protocol = f"label-free, epoch {last['epoch']}"
+                rows.append([title, f"{last[name]:.3g}{total}", "training images", protocol])
     if not rows:
-        return "It was not evaluated: `aag evaluate` needs labelled test images."
+        return "Not evaluated: `aag evaluate` needs labelled test images."
     return make_table(["measure", "value", "data", "protocol"], rows)
 
 
@@ -130,12 +130,8 @@ def _settings(run: Run) -> str:
     settings["data"] = _source_name(str(settings["data"]))
     if settings.get("start_from"):
         settings["start_from"] = _source_name(str(settings["start_from"]))
-    rows = [[escape(name), escape(_plain(value))] for name, value in settings.items()]
+    rows = [[escape(name), escape(readable_value(value))] for name, value in settings.items()]
     return make_table(["setting", "value"], rows)
-
-
-def _plain(value: Any) -> str:
-    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else "none" if value is None else str(value)
 
 
 def _provenance(run: Run) -> str:

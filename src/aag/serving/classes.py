@@ -1,20 +1,19 @@
-"""Which classes the kNN tells apart: accuracy by class, confusion and wrong examples."""
+"""Classify the images of a report by kNN: accuracy by class, confusion and wrong examples."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from aag.evaluate.knn import find_neighbours
+from aag.evaluate.knn import knn_predict
 from aag.serving.gallery import Gallery
 
 K, TEMPERATURE = 200, 0.1  # as aag evaluate
-CHUNK = 2048  # rows whose votes are counted at once
 
 
 @dataclass(frozen=True)
 class Classification:
-    """The kNN's answers for M labelled images."""
+    """The kNN's predictions for M labelled images."""
 
     rows: Tensor  # int64 [M] of the gallery
     actual: Tensor  # int64 [M]
@@ -25,7 +24,7 @@ class Classification:
 
     @property
     def accuracy(self) -> float:
-        """In percent."""
+        """Return the accuracy in percent."""
         return 100 * float((self.predicted == self.actual).double().mean())
 
     def confusion(self) -> Tensor:
@@ -33,7 +32,7 @@ class Classification:
         count = len(self.classes)
         return torch.bincount(self.actual * count + self.predicted, minlength=count * count).view(count, count)
 
-    def by_class(self) -> list[tuple[str, float, int]]:
+    def accuracy_by_class(self) -> list[tuple[str, float, int]]:
         """Return name, accuracy in percent and number of images of each class that occurs, worst first."""
         counts = self.confusion()
         totals, right = counts.sum(dim=1).tolist(), counts.diagonal().tolist()
@@ -45,7 +44,7 @@ class Classification:
         return sorted(found, key=lambda one: one[1])
 
     def confused_pairs(self, most: int = 20) -> list[tuple[str, str, int, float]]:
-        """Return actual class, predicted class, number and percent of the actual one's images, most frequent first."""
+        """Return (actual class, predicted class, images, percent of the actual class), most frequent first."""
         counts = self.confusion()
         totals = counts.sum(dim=1)
         wrong = counts.clone().fill_diagonal_(0).flatten()
@@ -58,16 +57,16 @@ class Classification:
         return found
 
     def mistakes(self, most: int = 8) -> list[int]:
-        """Return places (in `rows`) of wrong answers, the surest first."""
+        """Return the positions in `rows` of wrong predictions, the most confident first."""
         wrong = (self.predicted != self.actual).nonzero()[:, 0]
         return wrong[self.share[wrong].argsort(descending=True, stable=True)][:most].tolist()
 
 
 @torch.no_grad()
 def classify(gallery: Gallery) -> Classification | None:
-    """Classify test images by their neighbours among the training images; without a test set, each by the others.
+    """Classify test images by their nearest training images; without a test set, each image by the others.
 
-    None where fewer than two classes have labelled images.
+    Returns None if fewer than two classes have labelled images.
     """
     labelled = gallery.labels >= 0
     if len(gallery.labels[labelled].unique()) < 2:
@@ -78,21 +77,19 @@ def classify(gallery: Gallery) -> Classification | None:
         queries = bank = labelled
     rows, bank_rows = queries.nonzero()[:, 0], bank.nonzero()[:, 0]
     device = gallery.embeddings.device
-    candidates = gallery.embeddings[bank_rows.to(device)]
     k = min(K, len(bank_rows) - leave_one_out)
-    votes = torch.empty(len(rows), len(gallery.classes), device=device)
-    labels = gallery.labels[bank_rows].to(device)
-    own = torch.arange(len(rows), device=device)
-    for chunk, cosine, index in find_neighbours(candidates, gallery.embeddings[rows.to(device)], k + leave_one_out):
-        weight = ((cosine - 1) / TEMPERATURE).exp()
-        if leave_one_out:
-            weight = weight.masked_fill(index == own[chunk, None], 0)
-        votes[chunk].zero_().scatter_add_(1, labels[index], weight)
-    share, predicted = (votes / votes.sum(dim=1, keepdim=True)).max(dim=1)
-    who = (
-        "each image by the others"
-        if leave_one_out
-        else f"{len(rows):,} test images by {len(bank_rows):,} training images"
+    found = knn_predict(
+        gallery.embeddings[bank_rows.to(device)],
+        gallery.labels[bank_rows],
+        gallery.embeddings[rows.to(device)],
+        k=k,
+        temperature=TEMPERATURE,
+        classes=len(gallery.classes),
+        leave_one_out=leave_one_out,
     )
+    share, predicted = found.scores.max(dim=1)
+    who = f"{len(rows):,} test images by {len(bank_rows):,} training images"
+    if leave_one_out:
+        who = "each image by the others"
     protocol = f"Weighted kNN on embeddings, {who}; k = {k}, votes exp(cosine / {TEMPERATURE}), nothing augmented."
     return Classification(rows, gallery.labels[rows], predicted.cpu(), share.cpu(), gallery.classes, protocol)

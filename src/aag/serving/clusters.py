@@ -1,8 +1,5 @@
 """Group images by k-means on their embeddings."""
 
-import csv
-import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,17 +9,18 @@ from torch import Tensor
 
 from aag.cluster import kmeans, mutual_information
 from aag.errors import AAGError
-from aag.files import write_bytes
+from aag.files import write_csv
 from aag.serving.search import picture_loader
 from aag.serving.sheets import Section, Tile, make_sheet
 from aag.serving.table import EmbeddingTable
 from aag.text import pluralize
 
-GRID = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)  # numbers of clusters that are tried
-SAMPLE, SILHOUETTE_SAMPLE = 10_000, 2000  # images that the number of clusters is chosen on
-CLEAR, TOLERANCE = 0.25, 0.9  # silhouette of clear clusters; share of the best silhouette
-CANDIDATES = 6  # of each starting centre
-RESTARTS = 3  # of k-means; the one with the closest images is taken
+COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)  # numbers of clusters that are tried
+SAMPLE, SILHOUETTE_SAMPLE = 10_000, 2000  # images used to choose the number of clusters
+CLEAR_SILHOUETTE = 0.25  # below it, clusters overlap
+TOLERANCE = 0.9  # share of the best silhouette that is good enough
+CANDIDATES = 6  # for each initial centre
+RESTARTS = 3  # of k-means; the one with the lowest inertia is used
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,20 +66,15 @@ def choose_count(silhouettes: dict[int, float]) -> int:
     Below 0.25 the clusters overlap, as those of photographs do. Then the best is often 2, by a small margin.
     """
     best = max(silhouettes.values(), default=0.0)
-    least = best if best >= CLEAR else TOLERANCE * best
+    least = best if best >= CLEAR_SILHOUETTE else TOLERANCE * best
     return max((count for count, value in silhouettes.items() if value >= least), default=1)
 
 
 def write_clusters(path: Path, table: EmbeddingTable, clustering: Clustering) -> None:
     """Write path, cluster (from 1) and distance to its centre as CSV, atomically."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["path", "cluster", "distance"])
-    for name, label, distance in zip(
-        table.names, clustering.labels.tolist(), clustering.distances.tolist(), strict=True
-    ):
-        writer.writerow([name, label + 1, f"{distance:.6f}"])
-    write_bytes(path, out.getvalue().encode())
+    numbers = (clustering.labels + 1).tolist()
+    distances = [f"{distance:.6f}" for distance in clustering.distances.tolist()]
+    write_csv(path, ["path", "cluster", "distance"], zip(table.names, numbers, distances, strict=True))
 
 
 def clusters_sheet(
@@ -89,13 +82,12 @@ def clusters_sheet(
     clustering: Clustering,
     *,
     examples: int = 10,
-    clusters: Sequence[int] | None = None,
     data_root: str | Path | None = None,
 ) -> Image.Image:
     """Return a contact sheet with the most central images of each cluster."""
     load = picture_loader(table, 96, data_root=data_root)
     sections = []
-    for cluster in range(clustering.count) if clusters is None else clusters:
+    for cluster in range(clustering.count):
         members = clustering.members(cluster)
         tiles = [Tile(load(row), (table.names[row],)) for row in members[:examples]]
         sections.append(Section(tiles, f"Cluster {cluster + 1}", pluralize(len(members), "image")))
@@ -103,10 +95,10 @@ def clusters_sheet(
 
 
 def _best_kmeans(x: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return labels and centres of the restart with the least squared distance."""
+    """Return labels and centres of the restart with the lowest inertia."""
     best: tuple[float, Tensor, Tensor] | None = None
     for restart in range(RESTARTS):
-        start = _spread_rows(x, count, RESTARTS * seed + restart)
+        start = _initial_centres(x, count, RESTARTS * seed + restart)
         labels, centres = kmeans(x, count, seed=seed, epoch=restart, start=start)
         inertia = (x - centres[labels]).square().sum().item()
         if best is None or inertia < best[0]:
@@ -115,11 +107,11 @@ def _best_kmeans(x: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     return best[1], best[2]
 
 
-def _spread_rows(x: Tensor, count: int, seed: int) -> Tensor:
-    """Draw starting centres [count, D] far from each other, by greedy k-means++ (Arthur and Vassilvitskii, 2007).
+def _initial_centres(x: Tensor, count: int, seed: int) -> Tensor:
+    """Return initial centres [count, D] by greedy k-means++ (Arthur and Vassilvitskii, 2007).
 
-    Candidates are drawn with a probability proportional to their squared distance from the rows before; the one that
-    brings all rows closest is taken. Of a large set, only a sample is looked at.
+    Candidates are drawn with a probability proportional to their squared distance from the nearest centre so far. The
+    candidate with the lowest inertia becomes the next centre. Large sets are sampled.
     """
     x = x[torch.linspace(0, len(x) - 1, min(len(x), max(SAMPLE, 10 * count))).long()]
     generator = torch.Generator().manual_seed(seed)
@@ -146,7 +138,7 @@ def _silhouettes(x: Tensor, seed: int) -> dict[int, float]:
 
     sample = x[torch.linspace(0, len(x) - 1, min(len(x), SAMPLE)).long()]
     found = {}
-    for count in (count for count in GRID if 2 * count <= len(sample)):
+    for count in (count for count in COUNTS if 2 * count <= len(sample)):
         labels = _best_kmeans(sample, count, seed)[0].numpy()
         some = slice(None, None, -(-len(sample) // SILHOUETTE_SAMPLE))
         if len(set(labels[some].tolist())) > 1:

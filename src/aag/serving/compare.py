@@ -10,11 +10,10 @@ from aag.pages import document as doc
 from aag.pages.html import render_html
 from aag.runs import Run, flatten, run_status
 from aag.serving.curves import make_charts
-from aag.text import duration
+from aag.text import duration, keep_end
 
 MOST_LINES = 10  # in a chart; there are no more colours
-NAMED_LINES = 4  # more are told apart by their numbers in the table
-SHORT = 30  # characters of a name in a chart's legend
+NAMED_LINES = 4  # with more runs, the legend shows only their numbers in the table
 
 
 def compare_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -49,8 +48,9 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
     if path.is_dir():
         raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
     rows = compare_runs(runs)
-    few = len(rows) <= NAMED_LINES
-    numbered = [f"{place}: {_shorten(row['run'])}" if few else f"{place}" for place, row in enumerate(rows, 1)]
+    numbered = [str(place) for place in range(1, len(rows) + 1)]
+    if len(rows) <= NAMED_LINES:
+        numbered = [f"{number}: {keep_end(row['run'], 30)}" for number, row in zip(numbered, rows, strict=True)]
     charts = make_charts({name: run.metrics() for name, run in list(zip(numbered, runs, strict=True))[:MOST_LINES]})
     cells = []
     for place, row in enumerate(rows, 1):
@@ -69,7 +69,7 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
     sections.append(doc.Section("curves", "Curves", blocks, "Curves"))
     title = f"{len(runs)} runs compared"
     document = doc.Document(title, [], sections, "Written by aag compare.", "Sections")
-    write_bytes(path, render_html(document, path).encode())
+    write_bytes(path, render_html(document, path).encode(errors="replace"))
     return path
 
 
@@ -80,7 +80,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _evaluation(run: Run) -> dict[str, float]:
-    """Return accuracies by name as `aag evaluate` saved them; the kNN of the embedding is the curve's last already."""
+    """Return the accuracies that `aag evaluate` saved, by name; empty without them."""
     try:
         return {row["name"]: float(row["accuracy"]) for row in run.evaluation()["results"]}
     except (AAGError, KeyError, TypeError, ValueError):
@@ -97,7 +97,3 @@ def _show(key: str, value: Any) -> str:
     if key == "seconds":
         return duration(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _shorten(name: str) -> str:
-    return name if len(name) <= SHORT else f"…{name[1 - SHORT :]}"

@@ -19,7 +19,7 @@ class Curve(NamedTuple):
 
 CURVES = (
     Curve("epoch", "loss", "Training loss", "loss"),
-    Curve("knn", "knn", "kNN accuracy", "accuracy in %", "Of labelled test images. It never steers training."),
+    Curve("knn", "knn", "kNN accuracy", "accuracy in %", "Of labelled test images. It does not influence training."),
     Curve("health", "rank", "Effective rank", "RankMe", "Dimensions that the embeddings use. Near 1 is collapse."),
     Curve("health", "consistency", "Neighbour consistency", "share", "Images whose two views find each other."),
     Curve("health", "alignment", "Alignment", "squared distance", "Of two views of an image. Lower is closer."),
@@ -40,7 +40,11 @@ def make_charts(runs: Mapping[str, Rows]) -> list[LineChart]:
     for curve in CURVES:
         points = {name: curve_points(rows, curve) for name, rows in runs.items()}
         colours = {name: 1 if len(runs) == 1 else 2 + place % 10 for place, name in enumerate(runs)}
-        lines = [Line(name if len(runs) > 1 else "", of, colours[name]) for name, of in points.items() if of]
+        lines = [
+            Line(name if len(runs) > 1 else "", curve_of_run, colours[name])
+            for name, curve_of_run in points.items()
+            if curve_of_run
+        ]
         if lines:
             charts.append(LineChart(curve.title, "epoch", curve.y_label, lines, about=curve.about, cut_start=False))
     return charts

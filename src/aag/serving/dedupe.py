@@ -1,11 +1,9 @@
 """Find near-duplicate images and suggest which of each group to keep. Nothing is deleted."""
 
-import csv
 import hashlib
-import io
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +12,8 @@ from PIL import Image
 
 from aag.data.decode import UnreadableImageError, read_size
 from aag.errors import AAGError
-from aag.files import write_bytes
-from aag.serving.duplicates import ROUNDING, connect_similar
+from aag.files import write_csv
+from aag.serving.components import ROUNDING, connect_similar
 from aag.serving.search import picture_loader
 from aag.serving.sheets import GREEN, Section, Tile, make_sheet
 from aag.serving.table import EmbeddingTable
@@ -23,20 +21,20 @@ from aag.serving.table import EmbeddingTable
 THRESHOLD = 0.98  # measured: docs/use.md
 CHECKED_SIDE = 16  # pixels of the small copies that are compared
 MAX_DIFFERENCE, FLAT, MIN_CORRELATION = 25.0, 4.0, 0.7  # mean difference, deviation (both of 255), correlation
-MAX_STARS = 1000  # of linked images; the rest are kept
+MAX_COMPONENT_GROUPS = 1000  # groups of one component; its other images are kept
 MAX_TILES = 18  # of a group on the contact sheet
 
 
 @dataclass(frozen=True)
 class Duplicate:
-    """An image of a group. `cosine` compares it with the image to keep."""
+    """An image of a group of near-duplicates. `cosine` is its similarity to the image to keep."""
 
     group: int  # from 1, the largest group first
     keep: bool
     path: str
     cosine: float
     identical: bool  # byte for byte the same file as the one to keep
-    width: int | None  # pixels; None where the file is gone or the image is no file
+    width: int | None  # pixels; None if the file no longer exists, or the image comes from an array
     height: int | None
     bytes: int | None
     index: int  # row of the table
@@ -49,11 +47,12 @@ def find_duplicates(
     device: torch.device | str = "cpu",
     data_root: str | Path | None = None,
 ) -> list[Duplicate]:
-    """Return groups of an image to keep and of those that could go: each is similar to the kept one itself.
+    """Return groups of near-duplicates: in each, one image to keep and those similar to it.
 
-    Similar: a cosine of at least `threshold` and, where the pictures are at hand, small copies of them that differ
-    little, as they are or mirrored. An encoder that learned little maps many pictures to one place; pixels tell them
-    apart. Images are kept in the order of most pixels, largest file, first path.
+    Two images are similar if their cosine reaches `threshold` and their pixels, at 16×16 and possibly mirrored, differ
+    little. The pixels guard against a poor encoder, which maps different images to the same embedding. They are
+    compared where the files still exist. The image with the most pixels is kept, then the largest file, then the first
+    path.
     """
     if not 0 < threshold <= 1:
         raise AAGError(f"--threshold {threshold} is not above 0 and at most 1")
@@ -72,7 +71,7 @@ def find_duplicates(
     groups: list[list[int]] = []
     for rows in linked:
         rows.sort(key=rank)
-        groups += _stars(table.embeddings, rows, threshold, _small_pictures(load, rows) if load else None)
+        groups += _split_component(table.embeddings, rows, threshold, _small_pictures(load, rows) if load else None)
     groups.sort(key=lambda group: (-len(group), min(group)))
     found = []
     for number, group in enumerate(groups, 1):
@@ -86,15 +85,15 @@ def find_duplicates(
     return found
 
 
-def _stars(
+def _split_component(
     embeddings: torch.Tensor, rows: list[int], threshold: float, pictures: np.ndarray | None
 ) -> Iterator[list[int]]:
-    """Split linked rows, the best first, into groups: the best row that is left, and all that are similar to it.
+    """Yield groups of connected rows, which are sorted by quality: the best remaining row and all rows similar to it.
 
-    Links make chains: the ends of one may have little in common. Removing what is similar to a kept image is safe.
+    A component may be a chain whose ends differ. So each removed image must be similar to the kept one itself.
     """
     row, left = torch.tensor(rows), np.arange(len(rows))
-    for _ in range(MAX_STARS):
+    for _ in range(MAX_COMPONENT_GROUPS):
         if len(left) < 2:
             return
         near = (embeddings[row[left]] @ embeddings[row[left[0]]] >= threshold - ROUNDING).numpy()
@@ -107,7 +106,7 @@ def _stars(
 
 
 def _small_pictures(load: Callable[[int], np.ndarray | None], rows: list[int]) -> np.ndarray:
-    """Return float32 [len(rows), side, side, 3]; NaN where a picture is gone."""
+    """Return float32 [len(rows), side, side, 3]; NaN for a picture that cannot be loaded."""
     pictures = np.full((len(rows), CHECKED_SIDE, CHECKED_SIDE, 3), np.nan, np.float32)
     for place, row in enumerate(rows):
         if (picture := load(row)) is not None:
@@ -116,7 +115,10 @@ def _small_pictures(load: Callable[[int], np.ndarray | None], rows: list[int]) -
 
 
 def _pixels_match(one: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Whether each of [n, S, S, 3] has similar levels and, unless both are flat, a similar pattern, or is gone."""
+    """Return which of `others` [n, S, S, 3] resemble `one`, in brightness and, unless both are flat, in pattern.
+
+    Missing pictures (NaN) match everything.
+    """
     match = np.isnan(others[:, 0, 0, 0]) | np.isnan(one[0, 0, 0])
     for copy in (one, one[:, ::-1]):
         a, b = copy - copy.mean(axis=(0, 1)), others - others.mean(axis=(1, 2), keepdims=True)
@@ -129,14 +131,12 @@ def _pixels_match(one: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 def write_duplicates(path: Path, found: Sequence[Duplicate]) -> None:
     """Write the groups as CSV, atomically."""
-    out = io.StringIO()
-    columns = [each.name for each in fields(Duplicate) if each.name != "index"]
-    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for each in found:
-        writer.writerow(asdict(each) | {"keep": int(each.keep), "identical": int(each.identical),
-                                        "cosine": f"{each.cosine:.6f}"})  # fmt: skip
-    write_bytes(path, out.getvalue().encode())
+    columns = ["group", "keep", "path", "cosine", "identical", "width", "height", "bytes"]
+    rows = (
+        (row.group, int(row.keep), row.path, f"{row.cosine:.6f}", int(row.identical), row.width, row.height, row.bytes)
+        for row in found
+    )
+    write_csv(path, columns, rows)
 
 
 def duplicates_sheet(
@@ -165,7 +165,7 @@ def _describe(each: Duplicate) -> str:
 
 
 def _file_facts(path: Path) -> tuple[int | None, int | None, int | None]:
-    """Return width, height and bytes of an image file; None where it is gone or unreadable."""
+    """Return width, height and bytes of an image file; None if it is missing or unreadable."""
     try:
         return *read_size(path), os.stat(path).st_size
     except (UnreadableImageError, OSError):

@@ -1,17 +1,19 @@
-"""Embed images in memory, or use the embeddings that were made before."""
+"""Embed images in memory, or reuse cached embeddings."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from aag.data.datasets import data_root as find_data_root
+from aag.data.store import Progress
 from aag.errors import AAGError
 from aag.files import explain_write_errors
-from aag.serving.embedder import Embedder, Model, ProgressCall
-from aag.serving.parts import embed_to_file, table_key
+from aag.serving.embed_file import embed_to_file, table_key
+from aag.serving.embedder import Embedder, Model
 from aag.serving.sources import open_source
 from aag.serving.table import EmbeddingTable, read_table
 
@@ -25,7 +27,7 @@ def embed_folder(
     features: bool = False,
     thumbnails: int = 0,
     data_root: str | Path | None = None,
-    on_progress: ProgressCall | None = None,
+    on_progress: Progress | None = None,
     **options: Any,
 ) -> EmbeddingTable:
     """Embed a folder, files, an .npz or a data set in memory. `options` are the Embedder's.
@@ -43,19 +45,19 @@ def load_or_embed(
     *,
     features: bool = False,
     data_root: str | Path | None = None,
-    on_progress: ProgressCall | None = None,
+    on_progress: Progress | None = None,
     **options: Any,
 ) -> EmbeddingTable:
-    """Return the embeddings of images, or of an embeddings file of this model.
+    """Return the embeddings of images, or read them from an embeddings file of this model.
 
-    Those of images are kept in the cache folder, and used again until a file or the model changes.
+    Embeddings of images are cached, and reused until a file or the model changes.
     """
     embedder = model if isinstance(model, Embedder) else Embedder(model, **options)
     if (file := embeddings_file(images)) is not None:
         return check_model(read_table(file, features=features, thumbnails=False), embedder, file)
     source = open_source(images, embedder.size, data_root=data_root)
     folder = find_data_root(data_root) / "embeddings"
-    with explain_write_errors(folder):
+    with explain_write_errors(folder, "set AAG_DATA to a folder that can be written to"):
         folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{table_key(embedder, source, range(len(source)), features, 0)}.parquet"
     if not path.exists():
@@ -66,7 +68,7 @@ def load_or_embed(
 
 
 def embeddings_file(images: Images) -> Path | None:
-    """Return the path if `images` is an embeddings file, not images."""
+    """Return the path if `images` is an embeddings file; None if it is images."""
     if not isinstance(images, str | Path):
         images = list(images)
         if len(images) != 1:
@@ -79,7 +81,7 @@ def embeddings_file(images: Images) -> Path | None:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return path if "embedding" in arrays else None
-        except (OSError, ValueError):
+        except (OSError, ValueError, BadZipFile):
             return None
     return None
 
@@ -89,7 +91,7 @@ def check_model(table: EmbeddingTable, embedder: Embedder, file: Path) -> Embedd
     made_by, width = table.metadata.get("model"), table.embeddings.shape[1]
     if made_by not in (None, embedder.model_hash):
         network = table.metadata.get("network", "network")
-        raise AAGError(f"{file} was made by another model ({network}, {made_by}); run aag embed with this one")
+        raise AAGError(f"{file} was made by another model ({network}, {made_by}); run aag embed with this model")
     if width != embedder.encoder.embedding_dim:
         raise AAGError(f"{file} has {width} dimensions, this model {embedder.encoder.embedding_dim}; embed it again")
     return table

@@ -1,7 +1,7 @@
-"""The embedder: images decoded ahead by threads, encoded in batches of one shape, so a file's numbers never vary.
+"""Embed images: decode them ahead in parallel, and encode them in batches of one shape.
 
-The network always sees batches of the same shape; the last is padded. A file therefore has the same numbers, bit by
-bit, alone, in any folder and in any order, on one machine.
+The last batch is padded. So on one machine, a file always has the same embedding, bit by bit: with any other files, in
+any order.
 """
 
 import hashlib
@@ -9,11 +9,9 @@ import io
 import json
 import os
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,23 +21,24 @@ import torch
 from PIL import Image
 
 from aag import __version__, nets
-from aag.data.decode import UnreadableImageError
-from aag.data.decoding import Chunk, core_count, open_decoder
-from aag.data.folder import printable
+from aag.data.decode import UnreadableImageError, ignore_warnings
+from aag.data.parallel_decode import Chunk, open_decoder
+from aag.data.store import Progress
 from aag.errors import AAGError
 from aag.nets import Encoder
+from aag.provenance import core_count
 from aag.serving.sources import ImageSource
 from aag.serving.table import EmbeddingTable, concatenate
 from aag.settings import Precision
+from aag.text import printable
 from aag.training.runtime import choose_precision, choose_threads, find_device
 
 PIECE = 16  # images per decoding job; a batch is made of whole pieces
-PART_IMAGES, PART_SECONDS = 8192, 20.0  # a part is saved after so many images or so much time
+PART_IMAGES, PART_SECONDS = 8192, 20.0  # a part ends after this many images or seconds
 THUMBNAIL_SIZE, THUMBNAIL_QUALITY = 96, 85
 
 Model = str | os.PathLike[str] | Encoder
 DecodeCall = Callable[[Path, list[str], int], Chunk]  # folder, files in it, size
-ProgressCall = Callable[[int, int], None]  # (images done, all images)
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,10 @@ class Piece:
 
 
 class Embedder:
-    """An encoder that embeds files, with the same numbers for a file whatever else is embedded.
+    """An encoder with the settings for embedding files.
 
-    precision: fp32 (without TF32) or bf16, on a GPU only, which is faster and differs in the third digit.
-    decode: gpu decodes JPEGs by nvJPEG; its pixels differ slightly from those of Pillow.
+    precision: fp32 (without TF32), or bf16, which needs a GPU, is faster and changes the third digit.
+    decode: gpu decodes JPEGs with nvJPEG; its pixels differ slightly from Pillow's.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Embedder:
         self.batch_size = _batch_size(self.device, self.spec.image_size)
 
     def metadata(self, source: ImageSource) -> dict[str, str]:
-        """Return what a table of embeddings says about itself."""
+        """Return the metadata of an embedding table: model, settings, version and source."""
         return {
             "model": self.model_hash,
             "network": self.spec.network,
@@ -101,7 +100,7 @@ class Embedder:
         *,
         features: bool = False,
         thumbnails: int = 0,
-        on_progress: ProgressCall | None = None,
+        on_progress: Progress | None = None,
     ) -> Iterator[tuple[range, EmbeddingTable, list[str]]]:
         """Yield parts (indices, table, skipped files) of some thousand images each, in order.
 
@@ -124,7 +123,7 @@ class Embedder:
                 started = time.monotonic()
 
     def embed_all(self, source: ImageSource, **options: Any) -> tuple[EmbeddingTable, list[str]]:
-        """Return the table of all images, and the files that could not be read."""
+        """Return a table of all images, and a list of the files that could not be read."""
         with ignore_warnings():
             parts = list(self.embed(source, **options))
         skipped = [*source.skipped, *(line for _, _, lines in parts for line in lines)]
@@ -209,7 +208,7 @@ class _Part:
         self.start, self.features, self.thumbnails = start, features, thumbnails
         self.batches: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self.rows: list[int] = []  # indices of the readable images
-        self.places: list[int] = []  # of these among all images of the part
+        self.places: list[int] = []  # their positions in the part
         self.jpegs: list[bytes] = []
         self.failures: dict[int, str] = {}
         self.count = 0
@@ -247,14 +246,6 @@ class _Part:
         return table, [f"{printable(source.names[i])}: {reason}" for i, reason in self.failures.items()]
 
 
-@contextmanager
-def ignore_warnings() -> Iterator[None]:
-    """Ignore what Pillow warns about: such a file is either decoded or listed as skipped."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 def hash_model(encoder: Encoder) -> str:
     """Return a short hash of an encoder's description and weights, the same on every device."""
     spec = {name: value for name, value in asdict(replace(encoder.spec, bn_group_size=0)).items() if value is not None}
@@ -266,7 +257,7 @@ def hash_model(encoder: Encoder) -> str:
 
 
 def _batch_size(device: torch.device, image_size: int) -> int:
-    """Few images on a CPU, where a single query should not wait for a padded batch; millions of pixels on a GPU."""
+    """Return a small batch size on a CPU, where a single query is padded to a batch, and a large one on a GPU."""
     if device.type == "cpu":
         return PIECE
     return max(PIECE, min(1024, 2**23 // image_size**2 // PIECE * PIECE))

@@ -122,6 +122,16 @@ def write_projection(
     return path
 
 
+def load_encoder(run: Run, device: str = "auto", precision: Precision = "auto") -> tuple[Encoder, torch.dtype | None]:
+    """Return a run's encoder on a device, and the dtype that it computes in: bfloat16, or None for float32."""
+    if not run.encoder_file.exists():
+        raise AAGError(f"{run.folder} has no encoder yet; start or resume its aag train")
+    chosen = find_device(device)
+    choose_threads(chosen)
+    dtype = torch.bfloat16 if choose_precision(chosen, precision) == "bf16" else None
+    return nets.load(run.encoder_file, device=chosen), dtype
+
+
 def _label_options(settings: dict[str, Any]) -> dict[str, Any]:
     """Return how the run's own data are labelled and split."""
     found = settings["data"]
@@ -132,17 +142,12 @@ def _load(
     run: Run,
     source: str,
     data_root: Path | None,
-    device_name: str,
+    device: str,
     precision: Precision,
     sets: Sets | None,
     **options: Any,
 ) -> _Loaded:
-    if not run.encoder_file.exists():
-        raise AAGError(f"{run.folder} has no encoder yet: its training has not started or was never saved")
-    device = find_device(device_name)
-    dtype = torch.bfloat16 if choose_precision(device, precision) == "bf16" else None
-    choose_threads(device)
-    encoder = nets.load(run.encoder_file, device=device)
+    encoder, dtype = load_encoder(run, device, precision)
     if sets is None:
         sets = data.load_pair(source, root=data_root, image_size=encoder.spec.source_size, **options)
-    return _Loaded(encoder, sets, device, dtype)
+    return _Loaded(encoder, sets, encoder.mean.device, dtype)

@@ -1,4 +1,4 @@
-"""Maps of up to millions of images in Embedding Atlas: everything is computed here first, and served on loopback."""
+"""Show embeddings as a map in Embedding Atlas: compute the map first, then serve it on this machine."""
 
 import contextlib
 import io
@@ -32,29 +32,29 @@ NEIGHBOURS = 15
 CLUSTERS = 20
 CLUSTER_SAMPLE = 50_000  # rows that k-means sees
 VERSION = "1"  # of what is computed; a file of another version is made again
-OWN_COLUMNS = ("x", "y", "neighbors", "cluster", "importance")
+MAP_COLUMNS = ("x", "y", "neighbors", "cluster", "importance")
 Say = Callable[[str], None]
 
 
 def prepare_map(path: str | Path, *, device: str = "auto", say: Say = lambda text: None) -> Path:
     """Write NAME.explore.parquet next to an embeddings file: x, y, neighbours and clusters, without the embeddings.
 
-    A file that was made from the same embeddings is used again.
+    A map of the same embeddings is reused.
     """
     path = Path(path)
     out = path.with_name(f"{path.stem}.explore.parquet")
-    origin = _origin(path)
-    if _made_from(out) == origin:
+    made_from = _describe_input(path)
+    if _read_input(out) == made_from:
         return out
     table = read_table(path, features=False)
     if len(table) < 2:
-        raise AAGError(f"{path} holds one image; a map needs at least two")
+        raise AAGError(f"{path} has only one image; a map needs at least two")
     chosen = find_device(device)
     choose_threads(chosen)
     started = time.monotonic()
     say(f"map      {len(table):,} images: neighbours, clusters and t-SNE, once …")
     arrow = map_columns(table, chosen)
-    metadata = {**(arrow.schema.metadata or {}), b"aag-explore": origin.encode()}
+    metadata = {**(arrow.schema.metadata or {}), b"aag-explore": made_from.encode()}
     with explain_write_errors(out), atomic_write_path(out) as temporary:
         pq.write_table(arrow.replace_schema_metadata(metadata), temporary, row_group_size=8192)
     say(f"saved    {out}, after {time.monotonic() - started:.0f} s")
@@ -62,7 +62,7 @@ def prepare_map(path: str | Path, *, device: str = "auto", say: Say = lambda tex
 
 
 def map_columns(table: EmbeddingTable, device: torch.device) -> pa.Table:
-    """Return a table's columns with those of the map, and without embeddings, which the map does not need."""
+    """Return a table's columns and the map's columns, without the embeddings, which the map does not need."""
     rows = table.embeddings.to(device)
     index, cosine = neighbour_graph(rows, NEIGHBOURS)
     plane = project(rows, graph=index).numpy()
@@ -70,14 +70,14 @@ def map_columns(table: EmbeddingTable, device: torch.device) -> pa.Table:
     _, centroids = kmeans(rows[::step], min(CLUSTERS, len(rows[::step])))
     cluster = nearest_centroids(rows, centroids).tolist()
     index, distance = index.cpu(), (1 - cosine).clamp_min(0).cpu()
-    kept = [name for name in to_arrow(table).column_names if name not in ("embedding", *OWN_COLUMNS)]
+    arrow = to_arrow(table)
     return pa.table({
-        **{name: to_arrow(table)[name] for name in kept},
+        **{name: arrow[name] for name in arrow.column_names if name not in ("embedding", *MAP_COLUMNS)},
         "x": pa.array(plane[:, 0]),
         "y": pa.array(plane[:, 1]),
         "cluster": pa.array([f"cluster {number + 1:02}" for number in cluster]),
         "neighbors": _neighbour_column(index.numpy(), distance.numpy()),
-        # How often an image is a neighbour: the map labels its regions by the images that are so most often.
+        # How often an image is a neighbour. Regions of the map are labelled by their most frequent neighbours.
         "importance": pa.array(torch.bincount(index.flatten(), minlength=len(rows)).double().numpy()),
     })  # fmt: skip
 
@@ -90,16 +90,16 @@ def _neighbour_column(index: np.ndarray, distance: np.ndarray) -> pa.Array:
     return pa.StructArray.from_arrays([ids, distances], ["ids", "distances"])
 
 
-def _origin(path: Path) -> str:
-    """Describe the file, or the shards, that a map is made from."""
+def _describe_input(path: Path) -> str:
+    """Return the version, sizes and modification times of the input files, as JSON. A map is reused if they match."""
     files = [path] if path.exists() else find_shards(path)
     if not files:
-        raise AAGError(f"no such file: {path}; aag embed makes one")
+        raise AAGError(f"no such file: {path}; make one with aag embed")
     return json.dumps([VERSION, *([file.stat().st_size, file.stat().st_mtime_ns] for file in files)])
 
 
-def _made_from(out: Path) -> str:
-    """Return the origin of a map that was made before; empty where there is none."""
+def _read_input(out: Path) -> str:
+    """Return the input that an existing map was made from; empty if there is none."""
     try:
         return (pq.read_schema(out).metadata or {}).get(b"aag-explore", b"").decode()
     except (OSError, pa.ArrowException, ValueError):
@@ -115,7 +115,7 @@ def serve_map(prepared: Path, *, port: int | None = None, browser: bool = True, 
     chosen = _free_port(port)
     columns = pq.read_schema(prepared).names
     picture = ["--image", "thumbnail"] if "thumbnail" in columns else []
-    words = [
+    arguments = [
         str(prepared.resolve()), "--disable-projection", "--x", "x", "--y", "y", "--neighbors", "neighbors",
         "--text", "path", *picture, "--pagerank", "importance", "--duckdb", "server",
         "--host", HOST, "--port", str(chosen), "--no-auto-port",
@@ -124,7 +124,7 @@ def serve_map(prepared: Path, *, port: int | None = None, browser: bool = True, 
     threading.Thread(target=_announce, args=(chosen, url, browser, say), daemon=True).start()
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints the whole table
-            atlas(words, standalone_mode=False)
+            atlas(arguments, standalone_mode=False)
     except KeyboardInterrupt:
         pass
     except Exception as error:
@@ -155,7 +155,7 @@ def _free_port(port: int | None) -> int:
 
 
 def _announce(port: int, url: str, browser: bool, say: Say) -> None:
-    """Say the address when the server answers, and open it."""
+    """Print the address when the server answers, and open it in the browser."""
     while True:
         time.sleep(0.1)
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """Write an encoder for other programs: ONNX, TorchScript, timm, plain PyTorch, the Hugging Face Hub.
 
-Every file is loaded again and compared with the encoder before it gets its name: a wrong one is never left behind.
+Every file is loaded again and compared with the encoder before it is moved to its path. A wrong file is never kept.
 """
 
 import os
@@ -48,7 +48,7 @@ def export_encoder(
     run = None
     if isinstance(model, Encoder):
         if out is None:
-            raise AAGError("give out=PATH: an encoder in memory has no folder of its own")
+            raise AAGError("an encoder in memory has no run folder to write to; give out=PATH")
         encoder = model
     else:
         encoder = nets.load(model)
@@ -96,7 +96,7 @@ def _to_cpu(encoder: Encoder) -> Encoder:
     if encoder.mean.device.type == "cpu" and not encoder.training and not encoder.spec.bn_group_size:
         return encoder
     if encoder.spec.is_custom:
-        raise AAGError("an encoder with your own backbone must be on the CPU in eval mode: call encoder.cpu().eval()")
+        raise AAGError("an encoder with your own backbone must be on the CPU in eval mode; call encoder.cpu().eval()")
     copy = nets.build(replace(encoder.spec, bn_group_size=0))
     copy.load_state_dict({name: tensor.cpu() for name, tensor in encoder.state_dict().items()})
     copy.extra = dict(encoder.extra)
@@ -104,7 +104,7 @@ def _to_cpu(encoder: Encoder) -> Encoder:
 
 
 def _move(made: Path, path: Path) -> tuple[Path, ...]:
-    """Give the checked files their names, next to `path` or, where that is a folder, in it."""
+    """Move the checked files to `path` and next to it, or into it if it is a folder; return their paths."""
     source, target = (made, path) if made.is_dir() else (made.parent, path.parent)
     target.mkdir(exist_ok=True)
     moved = [target / each.name for each in sorted(source.iterdir())]

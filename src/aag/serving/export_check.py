@@ -1,4 +1,4 @@
-"""Check an exported encoder: the same features and embeddings, for any batch."""
+"""Check that an exported encoder gives the same features and embeddings, for several batch sizes."""
 
 import logging
 import warnings
@@ -30,7 +30,7 @@ def check_outputs(encoder: Encoder, exported: Callable[[Tensor], Sequence[Tensor
             try:
                 found = exported(batch)
             except Exception as error:  # runtimes raise anything
-                raise failure(encoder, format, error) from error
+                raise export_error(encoder, format, error) from error
             for name, ours, theirs in zip(largest, encoder.encode(batch), found, strict=True):
                 has_shape = ours.shape == theirs.shape
                 difference = (ours - theirs).abs().max().item() if has_shape else float("inf")
@@ -54,19 +54,19 @@ def _check_images(encoder: Encoder) -> Iterator[Tensor]:
 
 
 def load_source(path: Path) -> nn.Module:
-    """Run the source of load_encoder.py as it was written, and load the encoder with it."""
+    """Run a written load_encoder.py, and return the encoder that it loads."""
     namespace: dict[str, Any] = {"__name__": "load_encoder", "__file__": str(path)}
     exec(compile(path.read_text(encoding="utf-8"), path.name, "exec"), namespace)
     return namespace["load_encoder"]()
 
 
-def failure(encoder: Encoder, format: str, error: Exception) -> AAGError:
+def export_error(encoder: Encoder, format: str, error: Exception) -> AAGError:
     return AAGError(f"cannot export {encoder.spec.network} as {format}: {first_line(error)[:200]}")
 
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Keep the libraries' messages to their own developers off the terminal."""
+    """Hide the log messages, warnings and output of exporters."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,5 +1,6 @@
-"""One function per export format: it writes the files, loads them again, and returns how much they differ."""
+"""One function per export format: it writes the files, loads them again and compares the outputs."""
 
+import io
 import json
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -19,7 +20,7 @@ from aag.nets.files import SPEC
 from aag.nets.spec import SOBEL
 from aag.runs import Run
 from aag.serving.card import model_card
-from aag.serving.export_check import check_outputs, failure, load_source, silence
+from aag.serving.export_check import check_outputs, export_error, load_source, silence
 from aag.serving.standalone import loader_source
 
 Written = tuple[dict[str, float], str]  # the largest differences by output, and Python code that loads PATH
@@ -32,7 +33,7 @@ features, embeddings = encoder(read_image("photo.jpg", encoder)[None])"""
 ONNX_LIMIT = 2**31  # bytes of one protobuf file
 
 
-class Embedder(nn.Module):
+class ExportedEncoder(nn.Module):
     """uint8 images [N, C, S, S] → features [N, F] and unit embeddings [N, D]: what exported files compute."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -57,7 +58,7 @@ def write_onnx(encoder: Encoder, path: Path, run: Run | None) -> Written:
     try:
         with silence():
             program = torch.onnx.export(
-                Embedder(encoder).eval(),
+                ExportedEncoder(encoder).eval(),
                 (_example(encoder),),
                 dynamo=True,
                 verbose=False,
@@ -72,7 +73,7 @@ def write_onnx(encoder: Encoder, path: Path, run: Run | None) -> Written:
     except OSError:
         raise
     except Exception as error:  # the exporter and the runtime raise anything
-        raise failure(encoder, "onnx", error) from error
+        raise export_error(encoder, "onnx", error) from error
 
     def outputs(images: Tensor) -> tuple[Tensor, ...]:
         found = session.run(["features", "embedding"], {"images": images.numpy()})
@@ -89,13 +90,15 @@ def write_onnx(encoder: Encoder, path: Path, run: Run | None) -> Written:
 def write_torchscript(encoder: Encoder, path: Path, run: Run | None) -> Written:
     try:
         with silence(), torch.no_grad():
-            traced = torch.jit.trace(Embedder(encoder).eval(), _example(encoder), check_trace=False)
-            torch.jit.save(traced, path, _extra_files={"aag.json": json.dumps(_metadata(encoder))})
+            traced = torch.jit.trace(ExportedEncoder(encoder).eval(), _example(encoder), check_trace=False)
+            content = io.BytesIO()  # torch's own writer ends the process where the disk is full
+            torch.jit.save(traced, content, _extra_files={"aag.json": json.dumps(_metadata(encoder))})
+            path.write_bytes(content.getbuffer())
             loaded = torch.jit.load(path)
     except OSError:
         raise
     except Exception as error:  # the tracer raises anything
-        raise failure(encoder, "torchscript", error) from error
+        raise export_error(encoder, "torchscript", error) from error
     usage = (
         "import torch\n\n"
         'model = torch.jit.load("PATH")\n'
@@ -157,7 +160,7 @@ def write_hub(encoder: Encoder, path: Path, run: Run | None) -> Written:
         write_json(path / "config.json", {"library_name": "aag", **json.loads(encoder.spec.to_json())})
         usage = LOADER_USAGE
     card = model_card(encoder, run, LOADER_USAGE, _is_timm(encoder))
-    write_bytes(path / "README.md", card.encode())
+    write_bytes(path / "README.md", card.encode(errors="replace"))
     return check_outputs(encoder, load_source(loader), "hub"), usage
 
 
@@ -171,7 +174,7 @@ WRITERS: dict[str, Callable[[Encoder, Path, Run | None], Written]] = {
 
 
 def _is_timm(encoder: Encoder) -> bool:
-    """Whether timm can build the whole backbone."""
+    """Return whether timm can build the whole backbone."""
     spec = encoder.spec
     is_single = not spec.sees_edges and not spec.network.endswith(SOBEL)
     return is_single and not spec.is_custom and spec.network not in NETWORKS
@@ -215,7 +218,7 @@ def _with_head(encoder: Encoder, backbone: nn.Module) -> Callable[[Tensor], tupl
 
 
 def _example(encoder: Encoder) -> Tensor:
-    """Two images: exporters take a batch of one for a constant."""
+    """Return a batch of two images: exporters treat a batch size of 1 as a constant."""
     size = encoder.spec.image_size
     return torch.zeros(2, encoder.spec.channels, size, size, dtype=torch.uint8)
 
@@ -225,7 +228,7 @@ def _shape(encoder: Encoder) -> str:
 
 
 def _metadata(encoder: Encoder) -> dict[str, str]:
-    """Return what every exported file carries: texts by name."""
+    """Return the metadata of an exported file."""
     made = {"aag": __version__, "feature_dim": str(encoder.feature_dim), "embedding_dim": str(encoder.embedding_dim)}
     return {**encoder.extra, **made, SPEC: encoder.spec.to_json()}
 

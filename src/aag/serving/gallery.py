@@ -1,4 +1,4 @@
-"""The images of a run with their embeddings, a sample where there are many: what a report shows."""
+"""The images of a report, with their embeddings: all images of a run, or a sample."""
 
 import io
 import time
@@ -18,7 +18,7 @@ from aag.pages.map import tile_side
 from aag.rng import permutation
 
 CHUNK_PIXELS = 2**20
-MIN_IMAGES = 500  # are encoded however slow the machine is
+MIN_IMAGES = 500  # encoded even on a slow machine
 NO_LABEL = -1
 
 
@@ -51,9 +51,9 @@ def make_gallery(
     seconds: float,
     dtype: torch.dtype | None = None,
 ) -> Gallery:
-    """Encode up to `points` images of the train and test sets, or as many as take so many seconds (at least 500).
+    """Encode up to `points` images of the train and test sets, and stop early after `seconds`, but not before 500.
 
-    The choice is random and the same in every run. Images are read chunk by chunk: they may be memory-mapped.
+    The images are drawn at random with a fixed seed. They are read in chunks, because they may be memory-mapped.
     """
     given = [one for one in sets if one is not None]
     sizes = [len(one) for one in given]

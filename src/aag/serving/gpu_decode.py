@@ -19,10 +19,10 @@ _ORIENTATIONS = {
 
 
 def decode_batch(paths: list[Path], size: int, device: torch.device) -> tuple[Tensor, dict[int, str]]:
-    """Return files as uint8 [n, 3, size, size] on the GPU, and the reasons of those that cannot be read.
+    """Return files as uint8 [n, 3, size, size] on the GPU, and the reasons for those that cannot be read.
 
-    Files that are no plain RGB or grey JPEG, and those that nvJPEG refuses, are decoded by the CPU. The centre square
-    is cropped and resized as there, but from the full resolution: pixels differ by a few grey levels.
+    The CPU decodes files other than RGB and grey JPEGs, and those that nvJPEG refuses. The GPU resizes from the full
+    resolution, so its pixels differ from the CPU's by a few grey levels.
     """
     images = torch.zeros(len(paths), 3, size, size, dtype=torch.uint8, device=device)
     failures: dict[int, str] = {}
@@ -40,7 +40,7 @@ def decode_batch(paths: list[Path], size: int, device: torch.device) -> tuple[Te
 
 def _decode_jpeg(path: Path, device: torch.device) -> Tensor | None:
     """Return a JPEG as uint8 [3, H, W], upright; None where the CPU should decode it."""
-    with suppress(Exception):  # whatever is wrong with the file, the CPU finds the reason
+    with suppress(Exception):  # the CPU decoder reports the reason
         if path.is_file() and path.stat().st_size:
             with Image.open(path, formats=["JPEG"]) as header:
                 limit = Image.MAX_IMAGE_PIXELS or header.width * header.height

@@ -1,7 +1,6 @@
 """Label all images from a few labelled examples, by weighted kNN or a linear classifier on embeddings."""
 
 import csv
-import io
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -14,13 +13,13 @@ import torch
 from torch import Tensor
 
 from aag.errors import AAGError, first_line
-from aag.evaluate.knn import find_neighbours, knn_predict
-from aag.files import write_bytes
+from aag.evaluate.knn import knn_predict
+from aag.files import write_csv
 from aag.serving.sources import class_folders
 from aag.serving.table import EmbeddingTable
 from aag.text import pluralize
 
-NEIGHBOURS = 10  # that vote, where there are as many examples
+NEIGHBOURS = 10  # that vote, at most
 TEMPERATURE = 0.1  # of the votes
 FOLDS = 5
 
@@ -65,7 +64,7 @@ def label_images(
     targets = torch.tensor([classes.index(name) for name in names])
     if classifier == "knn":
         labels, confidences = _predict_knn(known, targets, vectors)
-        accuracy, protocol = _leave_one_out(known, targets), "leave-one-out"
+        accuracy, protocol = _leave_one_out(known, targets)
     else:
         labels, confidences = _predict_linear(known, targets, vectors)
         accuracy, protocol = _cross_validate(known, targets)
@@ -107,12 +106,12 @@ def read_labels(path: Path, table: EmbeddingTable) -> dict[int, str]:
         count = pluralize(len(missing), "path")
         raise AAGError(f"{path}: {count} not among the images, first {missing[0]!r}; write paths inside the folder")
     if not examples:
-        raise AAGError(f"{path} has no labels")
+        raise AAGError(f"{path} has no labels; fill in the column label for a few images")
     return examples
 
 
 def folder_labels(table: EmbeddingTable, folder: Path) -> list[str]:
-    """Return the class folder of each example; "" outside these."""
+    """Return the class folder of each example; "" outside the class folders."""
     labels = class_folders(table.names)
     if labels is None:
         raise AAGError(f"{folder} has no class folders; put the examples into one subfolder per label, or give a .csv")
@@ -121,12 +120,9 @@ def folder_labels(table: EmbeddingTable, folder: Path) -> list[str]:
 
 def write_labels(path: Path, table: EmbeddingTable, found: Labelling) -> None:
     """Write path, label, confidence and whether the label was given, as CSV, atomically."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["path", "label", "confidence", "given"])
-    for name, label, confidence, given in zip(table.names, found.labels, found.confidences, found.given, strict=True):
-        writer.writerow([name, label, f"{confidence:.4f}", int(given)])
-    write_bytes(path, out.getvalue().encode())
+    confidences = [f"{confidence:.4f}" for confidence in found.confidences]
+    rows = zip(table.names, found.labels, confidences, map(int, found.given), strict=True)
+    write_csv(path, ["path", "label", "confidence", "given"], rows)
 
 
 def summarize_labels(found: Labelling) -> list[dict[str, object]]:
@@ -156,24 +152,14 @@ def _vectors(table: EmbeddingTable, classifier: Classifier) -> Tensor:
 
 
 def _predict_knn(known: Tensor, targets: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    found = knn_predict(known, targets, vectors, k=min(NEIGHBOURS, len(known)), temperature=TEMPERATURE)
+    found = knn_predict(known, targets, vectors, k=NEIGHBOURS, temperature=TEMPERATURE)
     return found.labels, found.scores.amax(dim=1)
 
 
-def _leave_one_out(known: Tensor, targets: Tensor) -> float | None:
-    """Return the accuracy of each example labelled by the others, in percent."""
-    k = min(NEIGHBOURS, len(known) - 1)
-    if k < 1:
-        return None
-    correct = 0
-    for rows, cosine, index in find_neighbours(known, known, k + 1):
-        own = index == torch.arange(rows.start, rows.stop)[:, None]
-        cosine = cosine.masked_fill(own, -torch.inf)
-        cosine, place = cosine.topk(k, dim=1)  # k + 1 without itself; of copies that pushed it out, without the last
-        votes = ((cosine - cosine[:, :1]) / TEMPERATURE).exp()
-        scores = torch.zeros(len(index), int(targets.max()) + 1).scatter_add_(1, targets[index.gather(1, place)], votes)
-        correct += int((scores.argmax(dim=1) == targets[rows]).sum())
-    return 100 * correct / len(known)
+def _leave_one_out(known: Tensor, targets: Tensor) -> tuple[float | None, str]:
+    """Return the accuracy in percent of examples labelled by the others, and how it was measured."""
+    found = knn_predict(known, targets, known, k=NEIGHBOURS, temperature=TEMPERATURE, leave_one_out=True)
+    return 100 * int((found.labels == targets).sum()) / len(targets), "leave-one-out"
 
 
 def _make_linear() -> Any:

@@ -30,14 +30,14 @@ def neighbour_graph(embeddings: Tensor, k: int = 15, *, seed: int = 0) -> tuple[
 
 
 def _sort_others(cosine: Tensor, index: Tensor, own: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Sort neighbours, nearest first, without the row itself; `own` [m] are the rows' numbers."""
+    """Sort neighbours, nearest first, and drop the row itself; `own` [m] are the indices of the rows."""
     cosine = cosine.masked_fill(index == own[:, None], -2.0)  # less than any cosine
     cosine, order = cosine.sort(dim=1, descending=True, stable=True)
     return index.gather(1, order)[:, :k], cosine[:, :k]
 
 
 def _search_cells(rows: Tensor, k: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Compare each row with those of its nearest cells, cell by cell: large products of few different shapes."""
+    """Compare each row with the rows of its nearest cells. Looping over cells gives a few large matrix products."""
     count = max(1, len(rows) // CELL_ROWS)
     step = max(1, len(rows) // (count * SAMPLES_PER_CELL))
     _, centroids = kmeans(rows[::step], count, iterations=8, seed=seed)

@@ -1,8 +1,8 @@
-"""Embeddings on a plane: t-SNE in plain torch, in linear time, on a CPU or a GPU.
+"""Project embeddings to a plane by t-SNE, in plain torch and linear time, on a CPU or a GPU.
 
 The repulsion of all pairs is a convolution on a grid (Linderman et al., Fast interpolation-based t-SNE, 2019); the
-attraction has equal weights for the nearest neighbours (Böhm et al., Attraction-repulsion spectrum, 2022). Sets above
-`LANDMARKS` place a sample by t-SNE, and every other row between its nearest rows of the sample.
+attraction has equal weights for the nearest neighbours (Böhm et al., Attraction-repulsion spectrum, 2022). In sets
+larger than `LANDMARKS`, t-SNE places a sample, and each other row is placed between its nearest rows of the sample.
 """
 
 from collections.abc import Callable
@@ -18,24 +18,24 @@ from aag.serving.neighbours import neighbour_graph
 
 LANDMARKS = 10_000
 NEIGHBOURS = 15  # of the attraction
-EARLY, LATE = 200, 450  # steps with and without exaggeration
+EARLY_STEPS, LATE_STEPS = 200, 450  # steps with and without exaggeration
 EXAGGERATION = 12.0
 COARSE, FINE = (0.7, 256), (0.25, 512)  # grids: spacing in units of the map, most nodes along a side
 EXACT_ROWS = 700  # up to here all pairs cost less than the grid
 FINE_STEPS = 100  # the last ones: a coarse grid leaves the nearest points too close
-PLACED_BY = 5  # landmarks that place another row
-SHARPNESS = 0.03  # temperature of their weights
-Report = Callable[[float], None]  # takes the share that is done
+LANDMARKS_PER_ROW = 5  # whose weighted mean is the position of another row
+PLACEMENT_TEMPERATURE = 0.03  # of the softmax of their weights
+Progress = Callable[[float], None]  # is called with the share that is done
 
 
 @torch.no_grad()
 def project(
     embeddings: Tensor, *, seed: int = 0, landmarks: int = LANDMARKS, graph: Tensor | None = None,
-    on_progress: Report = lambda done: None,
+    on_progress: Progress = lambda done: None,
 ) -> Tensor:  # fmt: skip
     """Place unit rows [N, D] on a plane by t-SNE of their cosine neighbours; return float32 [N, 2] on the CPU.
 
-    `graph`: the rows' nearest neighbours, int64 [N, k], where they are known already. The same input and seed give
+    `graph`: the rows' nearest neighbours, int64 [N, k], if they are known already. The same input and seed give
     the same map on one device.
     """
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
@@ -57,14 +57,14 @@ def project(
 def _place(rows: Tensor, sample: Tensor, plane: Tensor, seed: int) -> Tensor:
     """Place rows at the weighted mean of their nearest landmarks, with a jitter that keeps equal rows apart."""
     placed = torch.empty(len(rows), 2, device=rows.device)
-    for chunk, cosine, index in find_neighbours(sample, rows, min(PLACED_BY, len(sample))):
-        weights = torch.softmax(cosine / SHARPNESS, dim=1)[:, :, None]
+    for chunk, cosine, index in find_neighbours(sample, rows, min(LANDMARKS_PER_ROW, len(sample))):
+        weights = torch.softmax(cosine / PLACEMENT_TEMPERATURE, dim=1)[:, :, None]
         placed[chunk] = (weights * plane[index]).sum(dim=1)
     jitter = uniforms(keys(seed, 0, torch.arange(len(rows), device=rows.device)), 2) - 0.5
     return placed + jitter
 
 
-def _tsne(rows: Tensor, graph: Tensor, seed: int, on_progress: Report) -> Tensor:
+def _tsne(rows: Tensor, graph: Tensor, seed: int, on_progress: Progress) -> Tensor:
     """Arrange rows by gradient descent with momentum and gains, as van der Maaten's implementation does."""
     count = len(rows)
     y = _initial_positions(rows, seed)
@@ -74,9 +74,9 @@ def _tsne(rows: Tensor, graph: Tensor, seed: int, on_progress: Report) -> Tensor
     pull = 1.0 / len(row)
     velocity, gains = torch.zeros_like(y), torch.ones_like(y)
     rate = max(50.0, count / EXAGGERATION)
-    for step in range(EARLY + LATE):
-        early = step < EARLY
-        grid = COARSE if step < EARLY + LATE - FINE_STEPS else FINE
+    for step in range(EARLY_STEPS + LATE_STEPS):
+        early = step < EARLY_STEPS
+        grid = COARSE if step < EARLY_STEPS + LATE_STEPS - FINE_STEPS else FINE
         repulsion = _exact_repulsion(y) if count <= EXACT_ROWS else _repulsion(y, *grid)
         gradient = (EXAGGERATION if early else 1.0) * pull * _attraction(y, row, column) - repulsion
         gains = torch.where((gradient > 0) == (velocity > 0), gains * 0.8, gains + 0.2).clamp_min(0.01)
@@ -84,7 +84,7 @@ def _tsne(rows: Tensor, graph: Tensor, seed: int, on_progress: Report) -> Tensor
         y = y + velocity
         y = y - y.mean(dim=0)
         if step % 10 == 9:
-            on_progress((step + 1) / (EARLY + LATE))
+            on_progress((step + 1) / (EARLY_STEPS + LATE_STEPS))
     return y
 
 

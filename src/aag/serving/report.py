@@ -1,31 +1,26 @@
-"""The report of a run: one HTML page with its curves, views, map of embeddings, neighbours and classes."""
+"""Write the report of a run: one HTML page with curves, views, a map of the images, neighbours and classes."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from aag import nets
 from aag.data import ImageSet
 from aag.errors import AAGError
 from aag.files import write_bytes
-from aag.nets import Encoder
 from aag.pages import document as doc
 from aag.pages.html import render_html
 from aag.runs import SECTIONS, Run, summarize
 from aag.serving.classes import classify
 from aag.serving.curves import make_charts
+from aag.serving.evaluation import load_encoder
 from aag.serving.gallery import make_gallery
 from aag.serving.neighbours import neighbour_graph
 from aag.serving.report_pictures import classes_blocks, map_blocks, neighbours_blocks, views_blocks
-from aag.text import duration, pluralize
+from aag.text import duration, pluralize, readable_value
 from aag.training.api import load_sets
-from aag.training.runtime import choose_precision, choose_threads, find_device
 from aag.training.settings import RunSettings
 
-POINTS, SECONDS = 10_000, 30.0  # of the map; of encoding, beyond which fewer points are taken
+POINTS, SECONDS = 10_000, 30.0  # the most images on the map, and the time for encoding them
 
 Sets = tuple[ImageSet, ImageSet | None]
 
@@ -42,15 +37,15 @@ def write_report(
 ) -> Path:
     """Write the report of a run to `out` (default: report.html in its folder) and return its path.
 
-    sets: the run's images, where they are loaded already. points: images on the map, at most. seconds: time for
-    encoding them; a slow machine shows fewer. Without images or an encoder the page has the curves alone and says why.
+    sets: the run's images, if they are loaded already. points: the most images on the map. seconds: time for encoding
+    them; a slow machine shows fewer. Without images or an encoder, the page has only the curves and says why.
     """
     run = Run.open(run) if not isinstance(run, Run) else run
     path = Path(out) if out else run.report_file
     if path.is_dir():
         raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
     document = make_report(run, sets=sets, points=points, seconds=seconds, data_root=data_root, device=device)
-    write_bytes(path, render_html(document, path).encode())
+    write_bytes(path, render_html(document, path).encode(errors="replace"))
     return path
 
 
@@ -74,7 +69,7 @@ def make_report(
 def _picture_sections(
     run: Run, settings: RunSettings, sets: Sets | None, points: int, seconds: float, data_root: Path | None, device: str
 ) -> list[doc.Section]:
-    encoder, dtype = _load_encoder(run, device)
+    encoder, dtype = load_encoder(run, device)
     sets = sets or load_sets(settings, data_root)
     gallery = make_gallery(encoder, sets, points=points, seconds=seconds, dtype=dtype)
     graph = neighbour_graph(gallery.embeddings)[0].cpu()
@@ -87,15 +82,6 @@ def _picture_sections(
         blocks = classes_blocks(gallery, found)
         sections.append(doc.Section("classes", "Which classes it tells apart", blocks, "Classes"))
     return sections
-
-
-def _load_encoder(run: Run, device_name: str) -> tuple[Encoder, torch.dtype | None]:
-    if not os.path.exists(run.encoder_file):
-        raise AAGError(f"{run.folder} has no encoder yet: its training has not started or was never saved")
-    device = find_device(device_name)
-    choose_threads(device)
-    dtype = torch.bfloat16 if choose_precision(device, "auto") == "bf16" else None
-    return nets.load(run.encoder_file, device=device), dtype
 
 
 # --- introduction and curves ------------------------------------------------------------------------------------------
@@ -152,7 +138,4 @@ def _settings(settings: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[
 
 
 def _setting(name: str, value: Any) -> list[doc.Cell]:
-    shown = "none" if value in (None, [], "") else "yes" if value is True else "no" if value is False else (
-        " ".join(map(str, value)) if isinstance(value, list) else str(value)
-    )  # fmt: skip
-    return [doc.Cell([name.replace("_", " ")]), doc.Cell([shown])]
+    return [doc.Cell([name.replace("_", " ")]), doc.Cell([readable_value(value)])]

@@ -14,12 +14,14 @@ from aag.rng import keys, permutation
 from aag.serving.classes import Classification
 from aag.serving.gallery import Gallery, encode_picture, to_pictures
 from aag.serving.projection import project
+from aag.text import keep_end
 from aag.training.settings import RunSettings
 
 SAMPLES, NEIGHBOURS = 8, 8  # rows of pictures; neighbours in each
 CLUSTERS = 12
-LARGEST_HEAT_TABLE = 20  # classes; more are listed by their most confused pairs
+MAX_CONFUSION_CLASSES = 20  # classes; more are listed by their most confused pairs
 VIEW_SIDE = 160  # pixels, at most
+NAME_CHARACTERS = 40  # of a file's name in a table
 
 
 def map_blocks(gallery: Gallery, graph: torch.Tensor) -> list[doc.Block]:
@@ -42,7 +44,7 @@ def map_blocks(gallery: Gallery, graph: torch.Tensor) -> list[doc.Block]:
         f"Each point is an image ({shown}); near points have similar embeddings. "
         "Point at one or tap it to see it. Drag to move, scroll or pinch to zoom, choose classes in the legend."
     )
-    note = "t-SNE of cosine neighbours: which points are near means something, distances between far groups little."
+    note = "t-SNE of cosine neighbours: near points are similar; distances between far groups mean little."
     name = f"Map of {len(gallery):,} images"
     sheets = pack_pictures(gallery.pictures)
     return [
@@ -71,13 +73,13 @@ def views_blocks(encoder: Encoder, settings: RunSettings, images: ImageSet) -> l
     for place, number in enumerate(index.tolist()):
         name = images.names[number] if images.names else f"image {number:,}"
         cells = [_picture(pixels[place], f"{name}, {column}", side) for column, pixels in pictures.items()]
-        rows.append([doc.Cell([_short(name)]), *cells])
+        rows.append([doc.Cell([keep_end(name, NAME_CHARACTERS)]), *cells])
     caption = f"Images drawn at random, and their views in the first epoch with seed {seed}."
     return [doc.Table("Images and their views", ["", *columns], rows, caption, "views")]
 
 
 def _augmentation_name(augmentation: Augmentation) -> str:
-    """BasicAugment: basic."""
+    """Return the name of an augmentation: basic for BasicAugment."""
     name = type(augmentation).__name__
     return name.removesuffix("Augment").lower() if name.endswith("Augment") else name
 
@@ -91,7 +93,7 @@ def neighbours_blocks(gallery: Gallery, graph: torch.Tensor) -> list[doc.Block]:
         others = graph[row, :NEIGHBOURS].tolist()
         cosines = (gallery.embeddings[others] @ gallery.embeddings[row]).tolist() if others else []
         rows.append([
-            doc.Cell([_short(gallery.names[row]), gallery.label(row)]),
+            doc.Cell([keep_end(gallery.names[row], NAME_CHARACTERS), gallery.label(row)]),
             _picture(gallery.pictures[row], gallery.names[row]),
             *(_neighbour(gallery, row, other, cosine) for other, cosine in zip(others, cosines, strict=True)),
         ])  # fmt: skip
@@ -115,20 +117,15 @@ def _image(pixels: Any, about: str, side: int = 72) -> doc.Image:
     return doc.Image(encode_picture(pixels), about, side)
 
 
-def _short(name: str, most: int = 40) -> str:
-    """Return the end of a long path, which tells more than its start."""
-    return name if len(name) <= most else f"…{name[1 - most :]}"
-
-
 def classes_blocks(gallery: Gallery, found: Classification) -> list[doc.Block]:
-    worst = found.by_class()
+    worst = found.accuracy_by_class()
     listed = worst if len(worst) <= 10 else [*worst[:5], *worst[-5:]]
     title = "Accuracy by class, worst first" if listed is worst else "The five worst and the five best classes"
     rows = [[doc.Cell([name]), doc.Cell([f"{share:.1f} %"]), doc.Cell([f"{total:,}"])] for name, share, total in listed]
-    by_class = doc.Table(title, ["class", "accuracy", "images"], rows, style="list compact")
+    accuracies = doc.Table(title, ["class", "accuracy", "images"], rows, style="list compact")
     right: list[doc.Block]
-    if len(worst) <= LARGEST_HEAT_TABLE:
-        right = [doc.heading("Confusion"), _heat_table(found)]
+    if len(worst) <= MAX_CONFUSION_CLASSES:
+        right = [doc.heading("Confusion"), _confusion_table(found)]
     else:
         pairs = [
             [doc.Cell([actual]), doc.Cell([predicted]), doc.Cell([f"{number:,}"]), doc.Cell([f"{share:.0f} %"])]
@@ -140,8 +137,8 @@ def classes_blocks(gallery: Gallery, found: Classification) -> list[doc.Block]:
             doc.Table("Most confused pairs", heads, pairs, style="list compact"),
         ]
     blocks: list[doc.Block] = [
-        doc.Paragraph(f"The kNN is right for {found.accuracy:.2f} % of {len(found.rows):,} images."),
-        doc.Columns([[doc.heading(title), by_class], right]),
+        doc.Paragraph(f"The kNN classifies {found.accuracy:.2f} % of {len(found.rows):,} images correctly."),
+        doc.Columns([[doc.heading(title), accuracies], right]),
     ]
     if mistakes := found.mistakes():
         columns, note = (
@@ -152,15 +149,18 @@ def classes_blocks(gallery: Gallery, found: Classification) -> list[doc.Block]:
         for place in mistakes:
             row = int(found.rows[place])
             cells = [f"{found.classes[int(found.predicted[place])]}", f"{100 * float(found.share[place]):.0f} %"]
-            head = doc.Cell([_short(gallery.names[row]), gallery.label(row)])
+            head = doc.Cell([keep_end(gallery.names[row], NAME_CHARACTERS), gallery.label(row)])
             rows.append(
                 [head, _picture(gallery.pictures[row], gallery.names[row]), *(doc.Cell([text]) for text in cells)]
             )
-        blocks += [doc.heading("Surest mistakes"), doc.Table("Surest mistakes", columns, rows, note, "views")]
+        blocks += [
+            doc.heading("Most confident mistakes"),
+            doc.Table("Most confident mistakes", columns, rows, note, "views"),
+        ]
     return [*blocks, doc.Paragraph(found.protocol, "protocol")]
 
 
-def _heat_table(found: Classification) -> doc.Table:
+def _confusion_table(found: Classification) -> doc.Table:
     counts = found.confusion()
     present = [n for n in range(len(found.classes)) if int(counts[n].sum())]
     rows = []

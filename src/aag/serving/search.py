@@ -1,4 +1,4 @@
-"""Find the images nearest to others, by the cosine of their embeddings."""
+"""Find the nearest images to a query, by the cosine of their embeddings."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class Neighbour:
     index: int
 
 
-def nearest(embeddings: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def find_nearest(embeddings: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the cosines and rows [Q, k] of the k nearest of the unit rows [N, D] to each query [Q, D], sorted.
 
     Exact: every row is compared. Equal cosines are ordered by row.
@@ -51,7 +51,7 @@ def search(embedder: Embedder, table: EmbeddingTable, queries: Sequence[str | Pa
     if k < 1:
         raise AAGError(f"--k {k} is too small; ask for at least 1 neighbour")
     embeddings = embed_queries(embedder, queries)
-    cosines, rows = nearest(table.embeddings, embeddings, k + 1)
+    cosines, rows = find_nearest(table.embeddings, embeddings, k + 1)
     folder = table.metadata.get("source", "")
     found = []
     for query, cosine, row in zip(queries, cosines.clamp(max=1).tolist(), rows.tolist(), strict=True):
@@ -69,7 +69,7 @@ def search(embedder: Embedder, table: EmbeddingTable, queries: Sequence[str | Pa
 
 
 def embed_queries(embedder: Embedder, queries: Sequence[str | Path]) -> Tensor:
-    """Return the unit embeddings [Q, D] of image files, or raise for the first that is none."""
+    """Return the unit embeddings [Q, D] of image files; raise for the first that cannot be read."""
     source = ImageSource("", [str(query) for query in queries], [os.path.expanduser(query) for query in queries])
     parts = list(embedder.embed(source))
     if failed := [line for _, _, skipped in parts for line in skipped]:
@@ -80,7 +80,7 @@ def embed_queries(embedder: Embedder, queries: Sequence[str | Path]) -> Tensor:
 def picture_loader(
     table: EmbeddingTable, size: int = TILE, *, data_root: str | Path | None = None
 ) -> Callable[[int], np.ndarray | None]:
-    """Return a function of a row that loads its picture, uint8 [size, size, 3]; None where it is gone."""
+    """Return a function that loads the picture of a row, uint8 [size, size, 3], or None if it cannot be read."""
     source = reopen_source(table.metadata.get("source", ""), table.names, size, data_root=data_root)
 
     def load(row: int) -> np.ndarray | None:

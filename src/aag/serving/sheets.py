@@ -12,11 +12,12 @@ from PIL import Image, ImageDraw, ImageFont
 
 from aag.errors import AAGError
 from aag.files import atomic_write_path, explain_write_errors
+from aag.text import printable
 
 Colour = tuple[int, int, int]
 PAPER, INK, GREY, FRAME = (255, 255, 255), (20, 20, 24), (110, 110, 120), (224, 224, 230)
 GREEN, BLUE = (24, 140, 70), (40, 90, 200)  # frames: keep; given
-GAP, MARGIN, APART = 10, 16, 34  # between pictures, around the sheet, between sections side by side
+GAP, MARGIN, SECTION_GAP = 10, 16, 34  # between pictures, around the sheet, between sections side by side
 MIN_WIDTH = 420  # room for titles
 TEXT, TITLE, HEADING = 12, 15, 19  # font sizes in pixels
 MAX_PIXELS = 60_000_000  # of a sheet: larger PNGs open in few programs
@@ -26,7 +27,7 @@ MAX_PIXELS = 60_000_000  # of a sheet: larger PNGs open in few programs
 class Tile:
     """A picture with lines of text below it. A coloured frame marks it."""
 
-    picture: np.ndarray | None  # uint8 [H, W, 3]; None: an empty frame, for a file that is gone
+    picture: np.ndarray | None  # uint8 [H, W, 3]; None: an empty frame, for a missing file
     captions: tuple[str, ...] = ()
     colour: Colour | None = None
 
@@ -49,12 +50,12 @@ def make_sheet(sections: Sequence[Section], *, title: str = "", columns: int = 8
     room = columns * (size + GAP) - GAP
     shelves: list[list[Section]] = []
     for section in sections:
-        used = sum(_width(each, columns, size) + APART for each in shelves[-1]) if shelves else 0
+        used = sum(_width(each, columns, size) + SECTION_GAP for each in shelves[-1]) if shelves else 0
         if shelves and used + _width(section, columns, size) <= room:
             shelves[-1].append(section)
         else:
             shelves.append([section])
-    widths = [sum(_width(each, columns, size) + APART for each in shelf) - APART for shelf in shelves]
+    widths = [sum(_width(each, columns, size) + SECTION_GAP for each in shelf) - SECTION_GAP for shelf in shelves]
     room = (
         max([MIN_WIDTH, text_width(title, HEADING) if title else 0, *widths]) if max(widths, default=0) < room else room
     )
@@ -78,7 +79,7 @@ def make_sheet(sections: Sequence[Section], *, title: str = "", columns: int = 8
         for section in shelf:
             wide = room if len(shelf) == 1 else _width(section, columns, size)
             _draw_section(sheet, draw, section, (x, y), wide, columns, size)
-            x += wide + APART
+            x += wide + SECTION_GAP
         y += each
     if left_out:
         draw_text(draw, (MARGIN, y), f"and {left_out:,} more", TITLE, GREY)
@@ -135,7 +136,7 @@ def _draw_section(
 
 def _draw_tile(sheet: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, x: int, y: int, size: int) -> None:
     if tile.picture is None:
-        text = "file is gone"
+        text = "file missing"
         draw_text(draw, (x + (size - text_width(text, TEXT)) // 2, y + size // 2 - TEXT // 2), text, TEXT, GREY)
     else:
         picture = Image.fromarray(tile.picture)
@@ -160,7 +161,7 @@ def fit_text(text: str, width: int, size: int) -> str:
 
     The end of a path tells most, so two thirds of what remains is the end.
     """
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    text = printable(text)
     if text_width(text, size) <= width:
         return text
     low, high = 0, len(text)  # find the most letters that fit
@@ -189,7 +190,7 @@ def draw_text(draw: ImageDraw.ImageDraw, place: tuple[float, float], text: str, 
 
 def _runs(text: str, size: int) -> Iterator[tuple[ImageFont.FreeTypeFont, str]]:
     """Split text into runs of one font."""
-    for path, letters in groupby(text, key=_font_of):
+    for path, letters in groupby(text, key=_find_font):
         yield _font(path, size), "".join(letters)
 
 
@@ -199,17 +200,17 @@ def _font(path: str, size: int) -> ImageFont.FreeTypeFont:
 
 
 @cache
-def _font_of(letter: str) -> str:
-    """Return the file of the first font that has a letter: DejaVu Sans, the system's, then signs for whole scripts."""
+def _find_font(letter: str) -> str:
+    """Return the first font file with a letter: DejaVu Sans, the system's fonts, then the Last Resort font."""
     bundled = _bundled_fonts()
-    if ord(letter) in _letters(bundled[0]):
+    if ord(letter) in _code_points(bundled[0]):
         return bundled[0]
     others = (*_system_fonts(), *bundled[1:])
-    return next((path for path in others if ord(letter) in _letters(path)), bundled[0])
+    return next((path for path in others if ord(letter) in _code_points(path)), bundled[0])
 
 
 def _bundled_fonts() -> list[str]:
-    """Matplotlib brings DejaVu Sans, and a font that has a sign for every script."""
+    """Return Matplotlib's fonts: DejaVu Sans, and Last Resort, which has a symbol for every script."""
     from matplotlib import get_data_path
 
     folder = Path(get_data_path(), "fonts", "ttf")
@@ -224,13 +225,13 @@ def _system_fonts() -> tuple[str, ...]:
 
 
 def _font_order(path: str) -> tuple[bool, bool, str]:
-    """Sans serif and regular fonts first."""
+    """Return a sort key: sans-serif and regular fonts first."""
     name = Path(path).stem.lower()
     return "sans" not in name, any(word in name for word in ("bold", "italic", "oblique", "mono", "light")), name
 
 
 @cache
-def _letters(path: str) -> frozenset[int]:
+def _code_points(path: str) -> frozenset[int]:
     """Return the code points that a font has; none where it cannot be used."""
     from matplotlib.ft2font import FT2Font
 
@@ -239,5 +240,5 @@ def _letters(path: str) -> frozenset[int]:
             warnings.simplefilter("ignore")
             _font(path, TEXT)  # fonts with bitmaps only have no such size
             return frozenset(FT2Font(path).get_charmap())
-    except Exception:  # a damaged font is no reason to show nothing
+    except Exception:  # ignore a damaged font
         return frozenset()

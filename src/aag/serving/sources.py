@@ -1,4 +1,4 @@
-"""Where images come from: a folder, single files, an .npz or a known data set. Each image has a name."""
+"""Open images by name, from a folder, single files, an .npz or a known data set."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,10 +10,11 @@ import numpy as np
 from aag import data
 from aag.data import DATASETS, ImageSet
 from aag.data.decode import UnreadableImageError, decode, resize_square
-from aag.data.folder import list_images, printable
+from aag.data.listing import TEST_NAMES, class_folder, list_images
 from aag.errors import AAGError
+from aag.text import printable
 
-SPLIT_FOLDERS = {"train", "test", "val", "valid", "validation"}
+SPLIT_FOLDERS = {"train", *TEST_NAMES}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +42,7 @@ class ImageSource:
         raise UnreadableImageError("no such image")
 
     def states(self) -> Iterator[str]:
-        """Yield what changes when an image changes: name, size and time of its file, or a hash of the whole set."""
+        """Yield the name, size and modification time of each file, or a hash of each set, to detect changes."""
         for each in self.sets:
             yield f"{each.split} {each.fingerprint()}"
         for name, path in zip(self.names, self.paths, strict=False):
@@ -62,14 +63,13 @@ class ImageSource:
 
 
 def class_folders(names: Sequence[str]) -> list[str] | None:
-    """Return the first folder of each name, below train/ or test/; None where there are fewer than two.
+    """Return the class folder of each name, inside train/ or test/ where all names begin so; "" outside the folders.
 
-    Images outside these folders have the label "".
+    Returns None for fewer than two class folders.
     """
-    split = [name.split("/") for name in names]
-    if all(parts[0].lower() in SPLIT_FOLDERS for parts in split):
-        split = [parts[1:] for parts in split]
-    found = [parts[0] if len(parts) > 1 else "" for parts in split]
+    if all(class_folder(name).lower() in SPLIT_FOLDERS for name in names):
+        names = [name.partition("/")[2] for name in names]
+    found = [class_folder(name) for name in names]
     return found if len({*found} - {""}) > 1 else None
 
 
@@ -78,8 +78,8 @@ def open_source(
 ) -> ImageSource:
     """Find the images of a folder, of files, of an .npz or of a known data set.
 
-    A folder's images are named by their path inside it, files as they are given, and those of an .npz or a data set
-    `train/00012`. Of several folders, the names start with the folder. `size` is the side that sets are resized to.
+    Images of a folder are named by their path inside it, and by the folder too if there are several. Files keep the
+    given name. Images of an .npz or a data set are `train/00012`. `size`: the side that sets are resized to.
     """
     given = [images] if isinstance(images, str | Path) else list(images)
     if not given:
@@ -116,7 +116,7 @@ def open_source(
 
 
 def reopen_source(source: str, names: list[str], size: int, *, data_root: str | Path | None = None) -> ImageSource:
-    """Return the images that a table of embeddings names, from where they came. Those that are gone fail to load."""
+    """Return the images of an embedding table from their original source. Loading fails for missing files."""
     if source in DATASETS or source.lower().endswith(".npz"):
         return _open_set(source, size, data_root)
     return ImageSource(source, names, [os.path.join(source, name) for name in names])

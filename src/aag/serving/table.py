@@ -1,8 +1,8 @@
 """Embeddings on disk: Parquet, .npz or .csv, one row per image.
 
-Parquet columns: `path` (string), `embedding` (fixed-size list of float32), where asked for `features` (the same) and
-`thumbnail` (struct of JPEG bytes and path, the form that Hugging Face and Embedding Atlas show as a picture), then
-further columns by name. The file's metadata tells the model, its network, the version and the source of the images.
+Parquet columns: `path` (string), `embedding` (fixed-size list of float32), optionally `features` (the same) and
+`thumbnail`, then other columns by name. A thumbnail is a struct of JPEG bytes and path, which Hugging Face and
+Embedding Atlas show as a picture. The file's metadata has the model, its network, the version and the images' source.
 """
 
 import json
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ class EmbeddingTable:
             if values is not None and len(values) != len(self.names):
                 raise AAGError(f"{name} has {len(values)} rows for {len(self.names)} names; one per image is needed")
         if taken := sorted(set(self.columns) & set(RESERVED)):
-            raise AAGError(f"a further column cannot be called {taken[0]!r}; choose another name")
+            raise AAGError(f"the column name {taken[0]!r} is reserved; choose another")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -80,15 +81,19 @@ def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = Tr
     suffix = check_format(path)
     if not path.exists() and (shards := find_shards(path)):
         return concatenate([read_table(shard, features=features, thumbnails=thumbnails) for shard in shards])
+    if path.exists() and not path.is_file():  # reading a pipe would block
+        raise AAGError(f"{path} is no regular file; give a file that aag embed wrote")
     leave_out = {name for name, wanted in {"features": features, "thumbnail": thumbnails}.items() if not wanted}
     try:
         table = _read(path, suffix, leave_out)
+        if table.embeddings.ndim != 2 or not all(isinstance(name, str) for name in table.names):
+            raise ValueError("it needs a text as path and a list of numbers as embedding in each row")
     except FileNotFoundError:
         raise AAGError(f"no such file: {path}") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, BadZipFile) as error:
         raise AAGError(f"cannot read embeddings from {path}: {first_line(error)[:200]}") from error
     if not len(table):
-        raise AAGError(f"{path} has no rows")
+        raise AAGError(f"{path} has no rows; run aag embed again")
     return replace(table, embeddings=_unit_rows(table.embeddings, path))
 
 
@@ -104,7 +109,7 @@ def check_format(path: Path) -> str:
     """Return the extension of a table's file in lower case, or raise."""
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
-        raise AAGError(f"{path} is no embeddings file; use one of {', '.join(FORMATS)}")
+        raise AAGError(f"{path} is not an embeddings file; use one of {', '.join(FORMATS)}")
     return suffix
 
 
@@ -151,7 +156,7 @@ def _file_names(folder: Path) -> list[str]:
 def _unit_rows(embeddings: Tensor, path: Path) -> Tensor:
     lengths = torch.linalg.vector_norm(embeddings, dim=1)
     if not lengths.isfinite().all():
-        raise AAGError(f"{path} holds embeddings with NaN or infinity")
+        raise AAGError(f"{path} has embeddings with NaN or infinity; train again with a lower --lr")
     return embeddings if ((lengths - 1).abs() < UNIT_TOLERANCE).all() else F.normalize(embeddings, dim=1)
 
 

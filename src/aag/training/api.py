@@ -25,7 +25,7 @@ from aag.training.defaults import (
     is_folder,
     minutes_text,
     plan_run,
-    slow_choice,
+    slow_network_warning,
     with_epochs,
 )
 from aag.training.encoders import build_encoder
@@ -168,7 +168,7 @@ def train_run(
     """Train by settings: resolve them, check the run folder, load what is named and not given, and train.
 
     `given`: names of the options that the user chose. With the recipe auto on a folder, others are chosen for it; None
-    leaves all of them alone. `say` is told of choices and of what is slow. `decoding_progress(done, total)` is called
+    leaves all of them alone. `say` prints the choices and warnings. `decoding_progress(done, total)` is called
     while files of a folder are decoded.
     """
     check_unused(settings, recipe)
@@ -186,7 +186,7 @@ def train_run(
     if not settings.data.resize_size:
         settings = settings.replace(image_size=train_set.image_size)  # which only the images can tell
     on_loaded((train_set, test_set))
-    if backbone is None and (slow := slow_choice(settings, settings.data.image_size or 0, device)):
+    if backbone is None and (slow := slow_network_warning(settings, settings.data.image_size or 0, device)):
         say(f"warning: {slow}")
     choose_threads(device)
     runtime: dict[str, Any] = {"device": device, "compile": execution.compile, "images_on": execution.images_on}

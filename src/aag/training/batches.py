@@ -105,12 +105,12 @@ class Batches:
         return permutation(self.seed, epoch, len(self.images), self.images.device)
 
     def _places(self, chunk: int, order: Tensor) -> Tensor:
-        """Positions of a chunk in the epoch's order. The last chunk is filled up from the start: all have one shape."""
+        """Return the positions of a chunk in the epoch's order. The last chunk wraps around: all have one shape."""
         size = self.per_chunk * self.batch_size
         return torch.arange(chunk * size, (chunk + 1) * size, device=order.device) % len(order)
 
     def _next_index(self, epoch: int, chunk: int, order: Tensor, ordered: bool) -> Tensor | None:
-        """Indices of the chunk after this one, to be read ahead. None where the method has yet to choose them."""
+        """Return the image indices of the next chunk, to prefetch it; None if the method has not chosen them yet."""
         steps = len(order) // self.batch_size
         if (chunk + 1) * self.per_chunk < steps:
             return order[self._places(chunk + 1, order)]

@@ -1,4 +1,4 @@
-"""What happens next to the steps: callbacks are told of every event and may log numbers of their own."""
+"""What happens next to the steps: callbacks receive every event and may log numbers."""
 
 import time
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Callback:
         """For every row that is logged, by training or by a callback."""
 
     def on_end(self, trainer: "Trainer") -> None:
-        """After the last step, a stop on request, or an error."""
+        """Called after the last step, a requested stop, or an error."""
 
 
 class ListSkipped(Callback):
@@ -67,10 +67,13 @@ class KNN(Callback):
         own = self.train is trainer.image_set  # then they are on the device already
         train = trainer.encode(trainer.images if own else self.train.images)[1]
         test = trainer.encode(self.test.images)[1]
-        among, of = self.train.labelled(), self.test.labelled()
+        train_rows, test_rows = self.train.labelled(), self.test.labelled()
         train = check_finite(train)
         accuracy = knn_accuracy(
-            train[among.to(train.device)], train_labels[among], test[of.to(test.device)], test_labels[of]
+            train[train_rows.to(train.device)],
+            train_labels[train_rows],
+            test[test_rows.to(test.device)],
+            test_labels[test_rows],
         )
         seconds = round(time.monotonic() - started, 3)
         trainer.log({"kind": "knn", **trainer.position(), "knn": accuracy, "evaluation_seconds": seconds})

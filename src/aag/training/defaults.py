@@ -1,4 +1,4 @@
-"""Defaults for a user's own images and device: image size, network, batch size and epochs, each with its reason."""
+"""Choose defaults for a folder of images and a device: image size, network, batch size and epochs, with reasons."""
 
 import os
 from collections.abc import Callable, Collection
@@ -39,7 +39,7 @@ class Choice(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A run with its name, and the settings that were chosen for it."""
+    """A run, its name, and the settings chosen for it."""
 
     run: Run
     name: str
@@ -78,7 +78,7 @@ def plan_run(
     if device.type == "cuda" and any(each.name == "batch_size" for each in choices):
         batch = fit_batch(settings, device)
         if batch < settings.train.batch_size:
-            settings = with_batch(settings, batch, given)
+            settings = with_batch_size(settings, batch, given)
             choices = [each for each in choices if each.name != "batch_size"]
             choices.append(Choice("batch_size", batch, "what fits into the GPU's memory"))
     if minutes:
@@ -92,13 +92,14 @@ def is_folder(source: str) -> bool:
 
 def folder_options(settings: RunSettings) -> set[str]:
     """Return the options that may be chosen for a folder. On a CPU they include those that the demo changes."""
-    demo, own = (recipe_settings(recipe, settings.data.source, settings.method) for recipe in ("demo", "auto"))
-    usual = own.options()
-    return {*FOLDER_OPTIONS, *(name for name, value in demo.options().items() if value != usual[name])}
+    demo, auto = (
+        recipe_settings(recipe, settings.data.source, settings.method).options() for recipe in ("demo", "auto")
+    )
+    return {*FOLDER_OPTIONS, *(name for name, value in demo.items() if value != auto[name])}
 
 
 def stored_choices(settings: RunSettings, run: Run, options: Collection[str]) -> RunSettings:
-    """Return the settings with the options that an existing run chose at its start: nothing is measured again."""
+    """Return the settings with the values that an existing run chose at its start. Nothing is measured again."""
     stored, own = flatten(run.settings()), settings.options()
     return settings.replace(**{name: stored[name] for name in options if name in stored and name in own})
 
@@ -132,12 +133,12 @@ def choose_for_folder(
             choose("network", network, f"its stem keeps the resolution of images up to {SMALL_STEM_SIZE} px")
         else:
             choose("network", f"timm/{network}", "its stem halves the resolution twice, for larger images")
-    batch = own = settings.train.batch_size
+    batch = recipe_batch = settings.train.batch_size
     while batch > max(2, found.count // 4):
         batch //= 2
     if "batch_size" not in given:
-        settings = with_batch(settings, batch, given)
-        reason = "the recipe's" if batch == own else f"at least 4 steps for {found.count:,} images"
+        settings = with_batch_size(settings, batch, given)
+        reason = "the recipe's" if batch == recipe_batch else f"at least 4 steps for {found.count:,} images"
         choices.append(Choice("batch_size", batch, reason))
     if "epochs" not in given:
         settings = with_epochs(settings, min(max(IMAGES_SEEN // found.count, 100), 1000))
@@ -157,7 +158,7 @@ def choose_image_size(shorter_side: int, count: int, cpu: bool, network: str = "
     return (largest, f"{reason}; more is slow on a CPU") if cpu and size > largest else (size, reason)
 
 
-def with_batch(settings: RunSettings, batch: int, given: Collection[str] = ()) -> RunSettings:
+def with_batch_size(settings: RunSettings, batch: int, given: Collection[str] = ()) -> RunSettings:
     """Set the batch size, with groups of ghost batch norm that divide it."""
     group = settings.encoder.bn_group_size
     while group and batch % group and "bn_group_size" not in given:
@@ -188,7 +189,7 @@ def epochs_reason(start: float, epoch: float, minutes: float) -> str:
 
 
 def epochs_within(seconds: float, epoch_seconds: float, evaluation_seconds: float, every: int) -> int:
-    """Return the epochs that fit, with an evaluation before, after and every `every` epochs (0: no others)."""
+    """Return the epochs that fit into `seconds`, with evaluations before, after and every `every` epochs (0: none)."""
     while True:
         share = evaluation_seconds / every if every else 0.0
         epochs = max(1, min(MAX_EPOCHS, int((seconds - 2 * evaluation_seconds) / (epoch_seconds + share))))
@@ -197,26 +198,26 @@ def epochs_within(seconds: float, epoch_seconds: float, evaluation_seconds: floa
 
 
 def evaluation_interval(every: int, epochs: int) -> int:
-    """Return the epochs between evaluations, fewer where a short run would have less than ten evaluations."""
+    """Return the epochs between evaluations, reduced so that a short run still has ten evaluations."""
     return max(1, min(every, epochs // 10)) if every else 0
 
 
 def fit_batch(settings: RunSettings, device: torch.device) -> int:
     """Return the batch size, halved until a forward and backward pass fit into 80 % of the GPU's free memory.
 
-    It runs plain PyTorch, which needs more than kernels or torch.compile, on an encoder of its own.
+    It trains a new encoder with plain PyTorch, which needs more memory than kernels or torch.compile.
     """
     if settings.encoder.is_custom:
         return settings.train.batch_size
     views = len(settings.new_method().augmentations())
     spec = EncoderSpec(**to_json(settings.encoder), image_size=settings.data.image_size or 32)
-    return halve_until(
+    return halve_until_it_fits(
         settings.train.batch_size, lambda batch: _fits(spec, settings.train.precision, views * batch, device)
     )
 
 
-def halve_until(batch: int, fits: Callable[[int], bool]) -> int:
-    """Return the batch size, halved until it fits; raise where even 8 images do not."""
+def halve_until_it_fits(batch: int, fits: Callable[[int], bool]) -> int:
+    """Halve the batch size until it fits, and return it; raise if even 8 images do not fit."""
     while not fits(batch):
         batch //= 2
         if batch < 8:
@@ -243,8 +244,8 @@ def _fits(spec: EncoderSpec, precision: str, images: int, device: torch.device) 
         torch.cuda.empty_cache()
 
 
-def slow_choice(settings: RunSettings, size: int, device: torch.device) -> str:
-    """Return a warning about one of our small-stem networks on large images; empty where there is nothing to say."""
+def slow_network_warning(settings: RunSettings, size: int, device: torch.device) -> str:
+    """Return a warning if a network for small images is used on large ones; else an empty string."""
     network = settings.encoder.base_network.removesuffix(SOBEL)
     if size <= SMALL_STEM_SIZE or network not in ("resnet18", "resnet50"):
         return ""

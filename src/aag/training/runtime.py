@@ -10,6 +10,7 @@ from torch import nn
 from aag.errors import AAGError
 from aag.kernels import unavailable_reason
 from aag.nets import unsupported_reason
+from aag.provenance import core_count
 from aag.settings import Precision
 from aag.text import pluralize
 
@@ -117,8 +118,7 @@ def choose_threads(device: torch.device) -> None:
     for the slowest, and one thread alone is several times faster.
     """
     threads = torch.get_num_threads()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if device.type != "cpu" or threads == 1 or threads != cores or "OMP_NUM_THREADS" in os.environ:
+    if device.type != "cpu" or threads == 1 or threads != core_count() or "OMP_NUM_THREADS" in os.environ:
         return
     layer, x = nn.Conv2d(16, 16, 3, padding=1), torch.zeros(64, 16, 32, 32)
 

@@ -1,6 +1,6 @@
 """Experiment trackers as callbacks: TensorBoard, Weights & Biases, trackio.
 
-A tracker only watches: where it fails, for example without a network, it warns once and training goes on.
+A tracker that fails, for example without internet, warns once, and training continues.
 """
 
 import json
@@ -23,20 +23,20 @@ POSITION = ("kind", "epoch", "step")  # of a row; the rest are its values
 
 
 class Tracker(Callback):
-    """Base class: turns the logged rows into named values by step, and keeps failures away from training."""
+    """Base class: turns logged rows into named values by step. Its failures never stop training."""
 
     package: ClassVar[str]
 
     def __init__(self, project: str = PROJECT) -> None:
         if find_spec(self.package) is None:
             raise AAGError(
-                f'--track {self.package} needs a package; install it with: pip install "aag[{self.package}]"'
+                f'--track {self.package} needs {self.package}; install it with: pip install "aag[{self.package}]"'
             )
         self.project = project
         self.is_open = False
 
     def open(self, trainer: "Trainer", settings: dict[str, Any]) -> None:
-        """Start to track a run, or resume. `settings`: plain values by option."""
+        """Start or resume tracking a run. `settings`: plain values by option."""
         raise NotImplementedError
 
     def write(self, values: dict[str, float], step: int) -> None:
@@ -65,8 +65,8 @@ class Tracker(Callback):
     def _try(self, work: Callable[[], None]) -> bool:
         try:
             work()
-        except Exception as error:  # no network, no account, a full disk: whatever it is, training is worth more
-            line = f"--track {self.package} failed, and training goes on without it: {first_line(error)[:200]}"
+        except Exception as error:  # no internet, no account, a full disk: training is worth more
+            line = f"--track {self.package} failed; training continues without it: {first_line(error)[:200]}"
             print(f"warning: {line}", file=sys.stderr)
             return False
         return True
@@ -101,7 +101,7 @@ class TensorBoard(Tracker):
 
 
 class WandB(Tracker):
-    """Log to Weights & Biases; its own settings, such as WANDB_MODE=offline, hold."""
+    """Log to Weights & Biases. Its environment variables apply, such as WANDB_MODE=offline."""
 
     package = "wandb"
 
@@ -160,7 +160,7 @@ TRACKERS: dict[str, type[Tracker]] = {kind.package: kind for kind in (TensorBoar
 
 
 def make_trackers(name: str | None) -> list[Tracker]:
-    """Return the tracker of this name in a list; none for None."""
+    """Return a list with the tracker of this name; empty for None."""
     if name is not None and name not in TRACKERS:
         raise unknown("tracker", name, TRACKERS)
     return [TRACKERS[name]()] if name else []
@@ -180,7 +180,7 @@ def _plain(value: Any) -> str | int | float | bool:
 
 
 def _read_state(trainer: "Trainer") -> dict[str, Any]:
-    """Return what trackers remembered in the run folder; a damaged file is none."""
+    """Return the ids that trackers saved in the run folder; empty if the file is missing or damaged."""
     try:
         found = json.loads(trainer.run.tracker_file.read_text()) if trainer.run else {}
     except (OSError, ValueError):

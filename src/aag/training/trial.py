@@ -1,4 +1,4 @@
-"""A short trial of a run, to measure its speed: trained, timed and thrown away."""
+"""Measure the speed of a run: train copies of its encoder and method for a few seconds, then discard them."""
 
 import copy
 import gc
@@ -18,15 +18,15 @@ from aag.training.trainer import Trainer
 
 
 class Speed(NamedTuple):
-    """How long the parts of a run take, in seconds."""
+    """Seconds that the parts of a run take."""
 
     epoch: float
     evaluation: float  # one kNN and health
     start: float  # preparing and compiling
 
 
-class _Watch(Callback):
-    """Adds up the time of evaluations, and starts the clock of the trial when they are done."""
+class _TrialClock(Callback):
+    """Measure the evaluations, and start the trial's time limit when the first ones are done."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.evaluation, self.ends = seconds, 0.0, float("inf")
@@ -51,23 +51,23 @@ def measure_speed(
     backbone: nn.Module | None = None,
     **runtime: Any,
 ) -> Speed:
-    """Train copies for about so many seconds. `runtime`: the device, compile and images_on of `Trainer`."""
+    """Train copies for about `seconds` and return their speed. `runtime`: arguments of `Trainer`, such as device."""
     started = time.monotonic()
-    watch = _Watch(seconds)
+    clock = _TrialClock(seconds)
     train = settings.train
     trainer = Trainer(
         build_encoder(settings, sets[0], copy.deepcopy(backbone)),
         copy.deepcopy(method) or settings.new_method(),
         sets[0],
         replace(train, epochs=10**6 * train.rounds, start_from=None, pretrained=None),
-        callbacks=(KNN(*sets, every=0), Health(every=0), watch),
-        should_stop=watch.is_over,
+        callbacks=(KNN(*sets, every=0), Health(every=0), clock),
+        should_stop=clock.is_over,
         **runtime,
     )
     trainer.fit()
     steps = max(1, trainer.position()["step"])
-    start = watch.ends - watch.seconds - started - watch.evaluation
-    speed = Speed(trainer.progress.seconds / steps * trainer.steps_per_epoch, watch.evaluation, start)
+    start = clock.ends - clock.seconds - started - clock.evaluation
+    speed = Speed(trainer.progress.seconds / steps * trainer.steps_per_epoch, clock.evaluation, start)
     del trainer  # with its memory on the GPU
     gc.collect()
     if torch.cuda.is_available():

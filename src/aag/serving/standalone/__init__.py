@@ -1,4 +1,4 @@
-"""Source of the file that loads an encoder without aag: plain PyTorch, put together for one network.
+"""Generate load_encoder.py, which loads an encoder without aag: plain PyTorch code for one network.
 
 `loader_source` joins the network's file with `loader.py` and leaves out the lines marked for other networks.
 """
@@ -17,14 +17,12 @@ MARK = re.compile(r"  # only: ([\w ]+)$")
 
 
 def loader_source(spec: EncoderSpec, weights: str, head: str | None = None) -> str:
-    """Return the text of load_encoder.py for the encoder in the file `weights`, which lies next to it.
+    """Return the text of load_encoder.py for the encoder in the file `weights` next to it.
 
     head: file of the head's weights, where `weights` has those of the backbone only; "" for an encoder without head.
     """
     if spec.is_custom:
-        raise AAGError(
-            f"{spec.network} is your own backbone, whose code aag does not have; use --format onnx or torchscript"
-        )
+        raise AAGError(f"aag does not have the code of your backbone {spec.network}; use --format onnx or torchscript")
     network = spec.base_network.removesuffix(SOBEL)
     kind = re.sub(r"\d+$|-ip$", "", network) if network in NETWORKS else "timm"
     pair = spec.network.endswith(SOBEL)

@@ -1,29 +1,31 @@
-"""Embed to a file in parts: after an interruption the same call continues, and a killed process loses one part."""
+"""Embed images to a file, part by part. The same call resumes after an interruption; a crash loses one part."""
 
 import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from aag.data.decode import ignore_warnings
+from aag.data.store import Progress
 from aag.errors import AAGError
 from aag.files import explain_write_errors, write_bytes
-from aag.serving.embedder import Embedder, ProgressCall, ignore_warnings
+from aag.serving.embedder import Embedder
 from aag.serving.sources import ImageSource
 from aag.serving.table import EmbeddingTable, check_format, read_table, write_table, write_tables
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """What `embed_to_file` did."""
+    """The result of `embed_to_file`."""
 
     file: Path
     count: int  # rows in the file
-    new: int  # images embedded by this call; the others were there
+    new: int  # images embedded by this call; the others were done before
     skipped: list[str]  # "path: reason"
     skipped_file: Path | None
 
@@ -36,23 +38,32 @@ def embed_to_file(
     features: bool = False,
     thumbnails: int = 0,
     indices: range | None = None,
-    on_progress: ProgressCall | None = None,
+    on_progress: Progress | None = None,
 ) -> Embedded:
     """Embed images to a .parquet, .npz or .csv. Parts are kept in OUT.parts until the file is complete.
 
-    A part belongs to one model, list of files and set of options; parts of others are discarded. If the file is there
-    already and made of the same, nothing is done. Files that cannot be read are listed in OUT.skipped.txt.
+    Parts are reused only with the same model, files and options. If the file is complete already, nothing is done.
+    Files that cannot be read are listed in OUT.skipped.txt.
     """
     check_format(out)
     indices = range(len(source)) if indices is None else indices
     key = table_key(embedder, source, indices, features, thumbnails)
     skipped_file = out.with_name(f"{out.name}.skipped.txt")
-    if (done := _completed(out, key)) is not None:
-        skipped = skipped_file.read_text(encoding="utf-8").splitlines() if skipped_file.exists() else []
-        return Embedded(out, done, 0, skipped, skipped_file if skipped else None)
+    if (done := _completed(out, key, skipped_file)) is not None:
+        return done
     with explain_write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-    parts = _Parts(out, key)
+    with _lock(parts_folder(out)):
+        if (done := _completed(out, key, skipped_file)) is not None:  # by another process, while this one waited
+            return done
+        parts = _Parts(out, key)
+        return _embed(embedder, source, indices, parts, skipped_file, features, thumbnails, on_progress)
+
+
+def _embed(
+    embedder: Embedder, source: ImageSource, indices: range, parts: "_Parts", skipped_file: Path, features: bool,
+    thumbnails: int, on_progress: ProgressCall | None,
+) -> Embedded:  # fmt: skip
     start = parts.stop(indices.start)
     new = indices.stop - start
 
@@ -73,11 +84,11 @@ def embed_to_file(
         write_bytes(skipped_file, "".join(f"{line}\n" for line in found).encode())
     else:
         skipped_file.unlink(missing_ok=True)
-    return Embedded(out, count, new, found, skipped_file if found else None)
+    return Embedded(parts.out, count, new, found, skipped_file if found else None)
 
 
 def table_key(embedder: Embedder, source: ImageSource, indices: range, features: bool, thumbnails: int) -> str:
-    """Return a hash of all that a table's content depends on."""
+    """Return a hash of the model, the images and the options, which decide a table's content."""
     options = [embedder.model_hash, embedder.precision, embedder.decode, features, thumbnails, indices.start]
     digest = hashlib.sha256(json.dumps([*options, indices.stop]).encode())
     for state in source.states():
@@ -98,33 +109,71 @@ def shard_indices(total: int, number: int, count: int) -> range:
     return range(total * (number - 1) // count, total * number // count)
 
 
-def _completed(out: Path, key: str) -> int | None:
-    """Return the number of rows of a file that was made of the same, else None."""
-    if not out.exists() or out.suffix.lower() == ".csv":  # a .csv does not say what it was made of
+def _completed(out: Path, key: str, skipped_file: Path) -> Embedded | None:
+    """Return what a file holds that was made with the same key, else None."""
+    if not out.exists() or out.suffix.lower() == ".csv":  # a .csv has no metadata
         return None
     try:
         table = read_table(out, features=False, thumbnails=False)
     except AAGError:
         return None
-    return len(table) if table.metadata.get("key") == key else None
+    if table.metadata.get("key") != key:
+        return None
+    skipped = skipped_file.read_text(encoding="utf-8").splitlines() if skipped_file.exists() else []
+    return Embedded(out, len(table), 0, skipped, skipped_file if skipped else None)
+
+
+def parts_folder(out: Path) -> Path:
+    """Return the folder of the parts of an output file."""
+    return out.with_name(f"{out.name}.parts")
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Make the folder of the parts, and wait until no other process uses it; at the end remove it if it is empty."""
+    with explain_write_errors(folder):
+        descriptor = _open_locked(folder)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _open_locked(folder: Path) -> int | None:
+    """Return the descriptor that holds the lock; None on Windows, which cannot open a folder."""
+    while True:
+        folder.mkdir(exist_ok=True)
+        try:
+            import fcntl
+        except ImportError:
+            return None
+        descriptor = os.open(folder, os.O_RDONLY)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):  # removed by the process that had the lock
+            if os.stat(folder).st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        os.close(descriptor)
 
 
 class _Parts:
-    """The finished parts beside an output file, named by the images they cover."""
+    """The finished parts of an output file, in OUT.parts, named by the range of images."""
 
     def __init__(self, out: Path, key: str) -> None:
         self.out, self.key = out, key
-        self.folder = out.with_name(f"{out.name}.parts")
+        self.folder = parts_folder(out)
         key_file = self.folder / "key"
         with explain_write_errors(self.folder):
-            if self.folder.exists() and (not key_file.exists() or key_file.read_text() != key):
+            if not key_file.exists() or key_file.read_text() != key:
                 self._remove()
-            self.folder.mkdir(exist_ok=True)
         write_bytes(key_file, key.encode())
         self.files: list[Path] = []
 
     def stop(self, start: int) -> int:
-        """Return the index after the finished parts, which begin at `start`."""
+        """Return the first index that is not in a finished part. Parts begin at `start`."""
         found = {}
         for name in os.listdir(self.folder):
             if match := re.fullmatch(r"(\d+)-(\d+)\.parquet", name):
@@ -144,7 +193,7 @@ class _Parts:
         return [line for part in self._read() for line in json.loads(part.metadata["skipped"])]
 
     def merge(self) -> int:
-        """Write the output of all parts, atomically, remove the parts, and return the number of rows."""
+        """Join all parts into the output file, atomically, remove them, and return the number of rows."""
         count = 0
 
         def rows() -> Iterator[EmbeddingTable]:
@@ -170,9 +219,7 @@ class _Parts:
             yield read_parquet(file, leave_out)
 
     def _remove(self) -> None:
-        """Remove our folder; what is not a part of ours in it, and so the folder, stays."""
+        """Remove our files; the folder goes with its lock, unless it has other files."""
         for name in os.listdir(self.folder):
             if name == "key" or re.fullmatch(r"\d+-\d+\.parquet|\..*\.tmp", name):
                 (self.folder / name).unlink(missing_ok=True)
-        if not os.listdir(self.folder):
-            shutil.rmtree(self.folder)

@@ -1,9 +1,7 @@
-"""Decode many files at once, in chunks that arrive in order."""
+"""Decode many files in parallel, in chunks that arrive in order."""
 
 import logging
-import os
 import sys
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,20 +11,21 @@ from pathlib import Path
 
 import numpy as np
 
-from aag.data.decode import UnreadableImageError, decode
+from aag.data.decode import UnreadableImageError, decode, ignore_warnings
 from aag.data.summary import ChunkSummary, summarize_chunk
+from aag.provenance import core_count
 
 CHUNK_BYTES = 2**21  # of decoded pixels
-# Processes take seconds to start, so they are for many files; threads wait for each other, the more the more cores.
-PROCESS_FILES = 8192  # divided by the cores
+# Processes take seconds to start, so they pay only for many files. With more cores, threads wait longer for the GIL.
+PROCESS_FILES = 8192  # divided by the number of cores: the fewest files to start processes for
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some consecutive files: the images uint8 [n, 3, S, S] of those that can be read, and the reasons of the others.
+    """Consecutive files: images uint8 [n, 3, S, S] of the readable ones, and the reasons for the others.
 
-    `failures` are by place in the chunk. `files` counts both. `summary` is that of the images.
+    `failures` maps the position of a file in the chunk to the reason. `files` counts all files.
     """
 
     images: np.ndarray
@@ -36,7 +35,7 @@ class Chunk:
 
 
 def decode_chunk(folder: Path, paths: Sequence[str], size: int) -> Chunk:
-    """Decode some files, one after the other."""
+    """Decode a few files, one after the other."""
     images = np.empty((len(paths), 3, size, size), np.uint8)
     failures: dict[int, str] = {}
     row = 0
@@ -50,7 +49,7 @@ def decode_chunk(folder: Path, paths: Sequence[str], size: int) -> Chunk:
 
 
 def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
-    """Return consecutive chunks as one."""
+    """Join consecutive chunks."""
     failures: dict[int, str] = {}
     files = 0
     for chunk in chunks:
@@ -61,14 +60,12 @@ def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def decode_files(folder: Path, paths: Sequence[str], size: int) -> Iterator[Chunk]:
-    """Yield the chunks of all files, decoded on all cores. Only a few chunks are in memory at a time."""
+    """Yield all files as chunks, decoded on all cores. Only a few chunks are in memory at a time."""
     count = core_count()
     length = max(1, min(256, CHUNK_BYTES // (3 * size * size), -(-len(paths) // (4 * count))))
     starts = iter(range(0, len(paths), length))
     pending: deque[Future[Chunk]] = deque()
-    with open_decoder(len(paths)) as work, warnings.catch_warnings():
-        # Images that Pillow warns about are either decoded or listed as skipped.
-        warnings.simplefilter("ignore")
+    with open_decoder(len(paths)) as work, ignore_warnings():
         pool = ThreadPoolExecutor(count)
         try:
             while True:
@@ -81,14 +78,9 @@ def decode_files(folder: Path, paths: Sequence[str], size: int) -> Iterator[Chun
             pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C must not wait for a million images
 
 
-def core_count() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextmanager
 def open_decoder(files: int) -> Iterator[Callable[[Path, list[str], int], Chunk]]:
-    """Yield a function that decodes a chunk of so many files: in a process for each thread, where that pays."""
+    """Yield a function that decodes a chunk. For many files, each calling thread gets its own worker process."""
     if files < PROCESS_FILES // core_count() or sys.platform != "linux":
         yield decode_chunk
         return

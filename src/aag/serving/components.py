@@ -1,4 +1,4 @@
-"""Connect rows whose cosine reaches a threshold, exactly and without an N × N matrix.
+"""Connect rows with a cosine of at least a threshold, exactly and without an N × N matrix.
 
 A cheap bound comes first. Rotate the unit rows x to their principal axes, keep the first 31 coordinates Px, and add
 the length of the rest: z = (Px, ‖Rx‖) is a unit row with ‖z − z'‖ ≤ ‖x − x'‖, so z·z' ≥ x·x'. Only rows and columns
@@ -42,8 +42,8 @@ class Components:
         np.minimum.at(first, component, roots)
         self.parent[roots] = first[component]
 
-    def is_one(self, *slices: slice) -> bool:
-        """Return whether the rows of all slices are in one component."""
+    def is_connected(self, *slices: slice) -> bool:
+        """Return whether all rows of these slices are in one component."""
         parents = np.concatenate([self.parent[each] for each in slices])
         if (parents != parents[0]).any():  # two lookups settle nearly all
             parents = self.parent[parents]
@@ -55,7 +55,10 @@ class Components:
 
 @torch.no_grad()
 def connect_similar(embeddings: Tensor, threshold: float) -> np.ndarray:
-    """Return for each unit row [N, D] the first row of its group: rows linked by cosines of at least `threshold`."""
+    """Return the connected component of each unit row [N, D], as the index of the component's first row.
+
+    Two rows are connected by a cosine of at least `threshold`.
+    """
     count, device = len(embeddings), embeddings.device
     threshold = min(threshold, 1 - ROUNDING)  # copies of a row reach 1 only up to rounding
     bounds = bounding_rows(embeddings)
@@ -66,13 +69,13 @@ def connect_similar(embeddings: Tensor, threshold: float) -> np.ndarray:
         rows = slice(start, min(start + block_rows, count))
         for first in range(start, count, block_columns):
             columns = slice(first, min(first + block_columns, count))
-            if found.is_one(rows, columns):  # for example a hundred thousand copies of one image
+            if found.is_connected(rows, columns):  # for example a hundred thousand copies of one image
                 continue
             shape = (rows.stop - rows.start, columns.stop - columns.start)
             bound = buffer[: shape[0] * shape[1]].view(shape)
             torch.mm(bounds[rows], bounds[columns].T, out=bound)
             if first == start:
-                bound.fill_diagonal_(-2)  # a row is no copy of itself
+                bound.fill_diagonal_(-2)  # a row is not a duplicate of itself
             if bound.amax() >= threshold - ROUNDING:
                 _connect_block(embeddings, bound, rows.start, columns.start, threshold, found)
     return found.labels()

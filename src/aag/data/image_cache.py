@@ -1,4 +1,4 @@
-"""The decoded folders in the cache folder: where they are, and how to delete them."""
+"""List and delete the stores of decoded images in the cache folder."""
 
 import shutil
 from contextlib import suppress
@@ -8,12 +8,12 @@ from aag.data.datasets import data_root
 
 
 def store_root(root: str | Path | None = None) -> Path:
-    """Return the folder of the decoded folders; see `aag.data.store`."""
+    """Return the folder that holds all stores; see `aag.data.store`."""
     return data_root(root) / "images"
 
 
 def list_stores(root: str | Path | None = None) -> dict[Path, int]:
-    """Return the folder of each store and its size in bytes."""
+    """Return the size in bytes of each store, by its folder."""
     found = {}
     with suppress(OSError):
         for folder in sorted(store_root(root).iterdir()):
@@ -23,7 +23,7 @@ def list_stores(root: str | Path | None = None) -> dict[Path, int]:
 
 
 def clear_stores(root: str | Path | None = None) -> int:
-    """Delete all stores; return the bytes freed. Images are decoded again when they are needed."""
+    """Delete all stores and return the number of bytes freed. Images are decoded again when needed."""
     stores = list_stores(root)
     for folder in stores:
         shutil.rmtree(folder, ignore_errors=True)
