@@ -62,7 +62,7 @@ def embed_to_file(
 
 def _embed(
     embedder: Embedder, source: ImageSource, indices: range, parts: "_Parts", skipped_file: Path, features: bool,
-    thumbnails: int, on_progress: ProgressCall | None,
+    thumbnails: int, on_progress: Progress | None,
 ) -> Embedded:  # fmt: skip
     start = parts.stop(indices.start)
     new = indices.stop - start
