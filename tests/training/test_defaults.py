@@ -15,6 +15,7 @@ from aag.training import recipe_settings, run_name
 from aag.training.defaults import (
     choose_for_folder,
     choose_image_size,
+    epochs_reason,
     epochs_within,
     evaluation_interval,
     folder_options,
@@ -149,6 +150,12 @@ def test_a_folder_trains_by_defaults_and_resumes_exactly(folder, monkeypatch):
     whole = aag.train("photos", **options | {"out": "whole", "minutes": None, "epochs": epochs, "knn_every": 1})
     (tensors, _), (expected, _) = state(result.run), state(whole.run)
     assert all(torch.equal(value, expected[name]) for name, value in tensors.items())
+
+
+def test_epochs_that_do_not_fit_into_the_minutes_are_told():
+    assert epochs_reason(2.0, 1.64, minutes=1) == "fit into 1 minute, at 1.6 s each"
+    assert epochs_reason(2.0, 183.0, minutes=60) == "fit into 60 minutes, at 3 min 03 s each"
+    assert epochs_reason(2.0, 183.0, minutes=1) == "the least, 3 min 03 s: more than 1 minute"
 
 
 def test_minutes_choose_the_epochs_of_any_data(tmp_path, photographs):

@@ -16,13 +16,14 @@ from aag.methods import Method, register_method
 from aag.nets import Encoder
 from aag.runs import Run, RunSummary, summarize
 from aag.settings import Range, Settings
-from aag.text import duration
 from aag.training.callbacks import KNN, Callback, Health, ListSkipped
 from aag.training.defaults import (
     Choice,
+    epochs_reason,
     epochs_within,
     evaluation_interval,
     is_folder,
+    minutes_text,
     plan_run,
     slow_network_warning,
     with_epochs,
@@ -190,17 +191,14 @@ def train_run(
     choose_threads(device)
     runtime: dict[str, Any] = {"device": device, "compile": execution.compile, "images_on": execution.images_on}
     if plan.minutes:
-        length = f"{plan.minutes:g} minute{'s' * (plan.minutes != 1)}"
-        say(f"         measuring the speed, for {length} of training …")
+        say(f"         measuring the speed, for {minutes_text(plan.minutes)} of training …")
         speed = measure_speed(
             settings, (train_set, test_set), seconds=min(10.0, max(1.0, 3 * plan.minutes)), method=method,
             backbone=backbone, **runtime,
         )  # fmt: skip
         epochs = epochs_within(60 * plan.minutes - speed.start, speed.epoch, speed.evaluation, every)
         settings = with_epochs(settings, epochs).resolve(settings.train.precision)
-        each = duration(speed.epoch) if speed.epoch >= 10 else f"{speed.epoch:.2g} s"
-        fits = speed.start + speed.epoch <= 60 * plan.minutes
-        reason = f"fit into {length}, at {each} each" if fits else f"the least, {each}: more than {length}"
+        reason = epochs_reason(speed.start, speed.epoch, plan.minutes)
         say(f"{'' if plan.choices else 'chosen':<9}{Choice('epochs', settings.train.epochs, reason)}")
     if (for_folder or execution.minutes) and "knn_every" not in given:
         every = evaluation_interval(every, settings.train.epochs)

@@ -14,6 +14,7 @@ from aag.nets import EncoderSpec, build
 from aag.nets.spec import SOBEL
 from aag.runs import Run, flatten
 from aag.settings import to_json
+from aag.text import duration
 from aag.training.recipes import recipe_settings, run_name
 from aag.training.runtime import choose_precision
 from aag.training.settings import RunSettings
@@ -173,6 +174,18 @@ def with_epochs(settings: RunSettings, epochs: int) -> RunSettings:
     if warmup is not None:
         warmup = min(warmup, epochs // train.rounds // 2)
     return settings.replace(epochs=epochs, warmup_epochs=warmup)
+
+
+def minutes_text(minutes: float) -> str:
+    return f"{minutes:g} minute{'s' * (minutes != 1)}"
+
+
+def epochs_reason(start: float, epoch: float, minutes: float) -> str:
+    """Say why --minutes chose its epochs. One is the least, even where it does not fit. start, epoch: seconds."""
+    each, length = duration(epoch) if epoch >= 10 else f"{epoch:.2g} s", minutes_text(minutes)
+    if start + epoch > 60 * minutes:
+        return f"the least, {each}: more than {length}"
+    return f"fit into {length}, at {each} each"
 
 
 def epochs_within(seconds: float, epoch_seconds: float, evaluation_seconds: float, every: int) -> int:
