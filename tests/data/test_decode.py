@@ -216,3 +216,13 @@ def test_bombs_pipes_and_broken_links_give_a_reason(tmp_path, monkeypatch):
 def test_readable_extensions_are_image_formats():
     assert {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm"} <= readable_extensions()
     assert not {".eps", ".ps", ".pdf", ".mpg", ".h5", ".txt", ".npz", ".json"} & readable_extensions()
+
+
+def test_a_truncated_jpeg_is_told_without_the_decoders_source(tmp_path):
+    path = tmp_path / "a.jpg"
+    Image.effect_noise((40, 40), 90).convert("RGB").save(path)
+    path.write_bytes(path.read_bytes()[:-300])
+    with pytest.raises(UnreadableImageError) as error:
+        decode(path, 32)
+    assert "truncated" in str(error.value)
+    assert ".cpp" not in str(error.value)

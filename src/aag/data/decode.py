@@ -8,6 +8,7 @@
 """
 
 import os
+import re
 import stat
 import warnings
 from collections.abc import Callable, Iterator
@@ -99,7 +100,10 @@ def _fast_jpeg_decoder() -> Callable[[torch.Tensor, int, bool], torch.Tensor] | 
 def _decode_jpeg(path: Path, decoder: Callable[[torch.Tensor, int, bool], torch.Tensor]) -> np.ndarray:
     """Return uint8 [H, W, 3]."""
     rgb = 3
-    return decoder(torch.from_numpy(np.fromfile(path, np.uint8)), rgb, False).permute(1, 2, 0).numpy()
+    try:
+        return decoder(torch.from_numpy(np.fromfile(path, np.uint8)), rgb, False).permute(1, 2, 0).numpy()
+    except RuntimeError as error:  # "decode_jpeg, FILE.cpp:171, Image is incomplete or truncated"
+        raise UnreadableImageError(re.sub(r"^.*\.cpp:\d+, ", "", first_line(error))[:120]) from None
 
 
 @contextmanager
