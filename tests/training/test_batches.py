@@ -116,8 +116,8 @@ def test_the_next_request_is_read_while_the_first_is_used():
     first, second = torch.arange(40), torch.arange(49, 9, -1)
     got = reader.read(first, second)
     assert torch.equal(got, images[first])
-    assert reader._ahead is not None
-    assert torch.equal(reader._ahead[0], second)
+    assert reader._pending is not None
+    assert torch.equal(reader._pending[0], second)
     assert torch.equal(got, images[first])  # the second is gathered elsewhere
     assert torch.equal(reader.read(second), images[second])
     assert torch.equal(reader.read(first[:3]), images[:3])

@@ -8,7 +8,7 @@ from torch import Tensor
 from aag.evaluate.knn import knn_predict
 from aag.serving.gallery import Gallery
 
-K, TEMPERATURE = 200, 0.1  # as aag evaluate; of few images, a tenth vote, or the largest class would win
+K, TEMPERATURE = 200, 0.1  # as aag evaluate
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ def classify(gallery: Gallery) -> Classification | None:
         queries = bank = labelled
     rows, bank_rows = queries.nonzero()[:, 0], bank.nonzero()[:, 0]
     device = gallery.embeddings.device
-    k = min(K, max(1, len(bank_rows) // 10), len(bank_rows) - leave_one_out)
+    # Without a test split no number of aag evaluate is to be met: of few images a tenth vote, or large classes win.
+    k = min(K, max(1, len(bank_rows) // 10) if leave_one_out else len(bank_rows))
     found = knn_predict(
         gallery.embeddings[bank_rows.to(device)],
         gallery.labels[bank_rows],
