@@ -78,3 +78,15 @@ def test_script_without_a_main_guard_decodes_in_processes(photos, root):
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert (ran.stdout, ran.stderr) == ("29\n", "")
     assert len(data.load(photos, image_size=16)) == 29
+
+
+def test_workers_inherit_no_secrets(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    workers = Workers()
+    try:
+        environment = Path(f"/proc/{workers._server.pid}/environ").read_bytes()
+    finally:
+        workers.close()
+    assert b"PATH=" in environment
+    assert b"hunter2" not in environment

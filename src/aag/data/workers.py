@@ -8,6 +8,7 @@ kills a worker, only that file is lost. Linux only; other systems use threads.
 import json
 import os
 import pickle
+import re
 import signal
 import socket
 import struct
@@ -26,6 +27,7 @@ from aag.data.summary import summarize_chunk
 
 _LENGTH = struct.Struct("<Q")
 _START_SECONDS = 60.0
+_SECRET = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY", re.IGNORECASE)
 
 
 class WorkersUnavailableError(Exception):
@@ -44,7 +46,7 @@ class Workers:
                 self._server = subprocess.Popen(
                     [sys.executable, "-c", code, json.dumps(sys.path)],
                     stdin=there.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                    env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+                    env=_environment() | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
                 )  # fmt: skip
         except OSError as error:
             raise WorkersUnavailableError(str(error)) from error
@@ -90,6 +92,11 @@ class Workers:
         images = np.empty((rows, 3, size, size), np.uint8)
         _receive_into(connection, images)
         return Chunk(images, *rest)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment without secrets: decoders of hostile files need none."""
+    return {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
 
 
 def serve(control_fd: int) -> None:
