@@ -15,7 +15,7 @@ from aag.settings import Range, Settings
 
 @dataclass(frozen=True)
 class Explore(Settings):
-    """Open an embeddings file as a map in the browser, served on this machine only. Needs pip install 'aag[explore]'.
+    """Open an embeddings file as a map in the browser, served on this machine only. Needs embedding-atlas.
 
     The map is computed once and saved as NAME.explore.parquet. For pictures, embed with --thumbnails.
     """

@@ -128,7 +128,7 @@ def serve_map(prepared: Path, *, port: int | None = None, browser: bool = True, 
     except KeyboardInterrupt:
         pass
     except Exception as error:
-        raise AAGError(f"embedding-atlas failed: {first_line(error)}; try pip install -U 'aag[explore]'") from error
+        raise AAGError(f"embedding-atlas failed: {first_line(error)}; try pip install -U embedding-atlas") from error
 
 
 def load_atlas() -> Any:
@@ -138,7 +138,7 @@ def load_atlas() -> Any:
         from embedding_atlas.cli import main
     except ImportError as error:
         raise AAGError(
-            "aag explore needs embedding-atlas, which is not installed: pip install 'aag[explore]'"
+            "aag explore needs embedding-atlas, which is not installed: pip install embedding-atlas"
         ) from error
     return main
 

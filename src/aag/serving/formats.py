@@ -48,7 +48,7 @@ class ExportedEncoder(nn.Module):
 def write_onnx(encoder: Encoder, path: Path, run: Run | None) -> Written:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if find_spec(package) is None:
-            raise AAGError(f'--format onnx needs {package}; install it with: pip install "aag[export]"')
+            raise AAGError(f"--format onnx needs {package}; install it with: pip install onnx onnxruntime onnxscript")
     if 4 * nets.parameter_count(encoder) > ONNX_LIMIT:
         raise AAGError("this network exceeds the 2 GB of one ONNX file; use --format torchscript")
     import onnxruntime

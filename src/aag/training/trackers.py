@@ -29,9 +29,7 @@ class Tracker(Callback):
 
     def __init__(self, project: str = PROJECT) -> None:
         if find_spec(self.package) is None:
-            raise AAGError(
-                f'--track {self.package} needs {self.package}; install it with: pip install "aag[{self.package}]"'
-            )
+            raise AAGError(f"--track {self.package} needs {self.package}; install it with: pip install {self.package}")
         self.project = project
         self.is_open = False
 
