@@ -92,7 +92,7 @@ def check_onnx(spec, folder):
 
 def test_a_missing_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("aag.serving.formats.find_spec", lambda name: None if name == "onnxscript" else object())
-    with pytest.raises(AAGError, match="needs onnxscript; .*pip install onnx onnxruntime onnxscript"):
+    with pytest.raises(AAGError, match=r"needs onnxscript; .*pip install onnx onnxruntime onnxscript"):
         export_encoder(make(OWN[0]), "onnx", tmp_path / "e.onnx")
     assert os.listdir(tmp_path) == []
 

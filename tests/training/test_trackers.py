@@ -159,7 +159,7 @@ def test_tracking_does_not_change_the_numbers(tiny):
 
 def test_a_missing_package_is_one_line_before_training(tiny, monkeypatch):
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    with pytest.raises(AAGError, match="--track wandb needs wandb; .*pip install wandb"):
+    with pytest.raises(AAGError, match=r"--track wandb needs wandb; .*pip install wandb"):
         tiny.train(track="wandb")
     assert not tiny.run.folder.exists()
     with pytest.raises(AAGError, match="needs wandb; "):
