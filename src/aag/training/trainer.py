@@ -372,10 +372,10 @@ class Trainer:
 
     def _own_settings(self) -> dict[str, Any]:
         """The settings of a run whose parts were made by hand."""
-        images, spec = self.image_set, to_json(self.encoder.spec)
-        kind = type(self.method)
+        spec, kind = to_json(self.encoder.spec), type(self.method)
+        sizes = {name: spec[name] for name in ("image_size", "resize_size") if spec[name] is not None}
         return {
-            "data": {"source": images.name, "image_size": images.image_size},
+            "data": {"source": self.image_set.name, **sizes},
             "encoder": {field.name: spec[field.name] for field in fields(NetworkSettings)},
             "method": {"name": getattr(kind, "name", kind.__qualname__), **to_json(self.method.settings)},
             "train": to_json(self.settings),
