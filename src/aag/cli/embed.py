@@ -36,7 +36,7 @@ class Embed:
     shard: str = ""
     """NUMBER/COUNT, such as 3/8: embed only that part of the sorted files, to OUT-3-of-8.parquet."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """Precision of the network. bf16 needs a GPU, is faster, and changes the third digit."""
+    """Precision of the network. bf16 needs a GPU, is faster and less precise."""
     decode: Literal["cpu", "gpu"] = "cpu"
     """gpu: decode JPEGs by nvJPEG. Pixels and embeddings differ slightly from the CPU's."""
     device: str = "auto"

@@ -53,7 +53,7 @@ class Piece:
 class Embedder:
     """An encoder with the settings for embedding files.
 
-    precision: fp32 (without TF32), or bf16, which needs a GPU, is faster and changes the third digit.
+    precision: fp32 (without TF32), or bf16, which needs a GPU, is faster and less precise.
     decode: gpu decodes JPEGs with nvJPEG; its pixels differ slightly from Pillow's.
     """
 

@@ -22,7 +22,7 @@ def decode_batch(paths: list[Path], size: int, device: torch.device) -> tuple[Te
     """Return files as uint8 [n, 3, size, size] on the GPU, and the reasons for those that cannot be read.
 
     The CPU decodes files other than RGB and grey JPEGs, and those that nvJPEG refuses. The GPU resizes from the full
-    resolution, so its pixels differ from the CPU's by a few grey levels.
+    resolution, so its pixels differ from the CPU's.
     """
     images = torch.zeros(len(paths), 3, size, size, dtype=torch.uint8, device=device)
     failures: dict[int, str] = {}

@@ -6,6 +6,7 @@ from typing import Any
 
 from aag.data import ImageSet
 from aag.errors import AAGError
+from aag.evaluate.health import verdict
 from aag.files import write_bytes
 from aag.pages import document as doc
 from aag.pages.html import render_html
@@ -101,18 +102,9 @@ def _introduction(run: Run, settings: dict[str, Any], rows: Sequence[dict[str, A
         untrained = "" if summary.knn_untrained is None else f" (untrained {summary.knn_untrained:.2f}\u00a0%)"
         facts.append(f"kNN {summary.knn_last:.2f}\u00a0%{untrained}")
     blocks: list[doc.Block] = [doc.Paragraph(" · ".join(facts), "lead")]
-    if sentence := _verdict(rows):
+    if sentence := verdict(rows):
         blocks.append(doc.Paragraph(sentence, "sum"))
     return blocks
-
-
-def _verdict(rows: Sequence[dict[str, Any]]) -> str:
-    """Return one sentence on the encoder's health; empty where the run logged none."""
-    if not any(row["kind"] == "health" for row in rows):
-        return ""
-    from aag.evaluate.health import verdict
-
-    return verdict(list(rows))
 
 
 def _curves(rows: Sequence[dict[str, Any]]) -> list[doc.Block]:
