@@ -125,11 +125,23 @@ def test_a_second_ctrl_c_stops_at_once_and_keeps_the_last_checkpoint(npz, signal
     assert checkpoint.load(Path("run/last.ckpt"))[1]["step"] == 0
 
 
+STARTED = """
+import sys
+from aag import cli
+
+def import_module(name, load=cli.import_module):
+    print("started", flush=True)  # earlier, a signal could reach the interpreter before the program
+    return load(name)
+
+cli.import_module = import_module
+"""
+
+
 @pytest.mark.parametrize("delay", [0.0, 0.2, 0.8, 2.0])
 def test_ctrl_c_while_the_program_starts_is_one_word(npz, tmp_path, delay):
     """While libraries are imported they swallow the signal or print tracebacks of their own."""
     words = ["train", "--data", npz, *QUICK, "--epochs", 400, "--batch-size", 8, "--out", tmp_path / "run"]
-    code = "import sys; from aag.cli import main; print('started', flush=True); sys.exit(main(sys.argv[1:]))"
+    code = STARTED + "sys.exit(cli.main(sys.argv[1:]))"
     process = subprocess.Popen(
         [sys.executable, "-c", code, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
