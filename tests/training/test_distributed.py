@@ -44,6 +44,12 @@ def test_four_processes_train_like_one(four, case):
     assert_trained_alike(trained_alone(case), [each[case] for each in four])
 
 
+def test_kernels_normalise_over_two_processes(tmp_path):
+    pytest.importorskip("triton")
+    ended = run_processes(2, [str(Path(__file__).with_name("synchronised_kernels.py"))], tmp_path)
+    assert not any(each.code for each in ended), ended
+
+
 def assert_trained_alike(alone: Trained, processes: list[Trained]) -> None:
     first = processes[0]
     torch.testing.assert_close(first.losses, alone.losses, rtol=1e-5, atol=1e-6)  # logged in float32

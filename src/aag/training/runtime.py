@@ -50,16 +50,11 @@ class Runtime:
         """The dtype to encode images with; None for float32."""
         return None if self.dtype == torch.float32 else self.dtype
 
-    def for_processes(self, *, synchronised: bool) -> "Runtime":
-        """Return how several processes compute together. `synchronised`: batch norm needs sums over all of them."""
+    def for_processes(self) -> "Runtime":
+        """Return how several processes compute together: their gradients are summed before the step."""
         captured = self.graph and backend(self.device) == "nccl"  # gloo sends through the host
-        kernels = self.kernels and not synchronised
-        reasons = [self.reason] * bool(self.reason)
-        reasons += ["no kernels: batch norm is synchronised"] * (self.kernels and synchronised)
-        reasons += ["no compilation with several processes"] * self.compile
-        return replace(
-            self, kernels=kernels, fused_step=False, compile=False, graph=captured, reason="; ".join(reasons)
-        )
+        reason = "; ".join([self.reason] * bool(self.reason) + ["no compilation with several processes"] * self.compile)
+        return replace(self, fused_step=False, compile=False, graph=captured, reason=reason)
 
     def fallback(self, error: str) -> "Runtime":
         """Return the next simpler way to compute after a failure; plain PyTorch always works."""

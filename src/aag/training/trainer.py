@@ -110,7 +110,7 @@ class Trainer:
             method.setup(MethodContext(encoder, len(images), settings))
         self.runtime = choose_runtime(encoder, device, settings.precision, compile)
         if world_size() > 1:
-            self.runtime = self.runtime.for_processes(synchronised=not encoder.spec.bn_group_size)
+            self.runtime = self.runtime.for_processes()
         self.run_name, self.run_settings = run_name, run_settings or self._own_settings()
         self.images_on = images_on
         self.progress = Progress()
