@@ -57,9 +57,9 @@ class Contrast(NamedTuple):
     images: int  # in the global batch
 
 
-def is_large(embeddings: Tensor) -> bool:
-    """Whether similarities [n, n] of one view's embeddings [n, d] would take more than about 1 GiB."""
-    return 4 * DENSE_MATRICES * len(embeddings) ** 2 > DENSE_BYTES
+def is_large(images: int) -> bool:
+    """Whether similarities of all pairs of so many images would take more than about 1 GiB."""
+    return 4 * DENSE_MATRICES * images**2 > DENSE_BYTES
 
 
 def contrast(
@@ -199,8 +199,8 @@ def _visitors(own: Tensor, group: dist.ProcessGroup | None) -> Iterator[Tensor]:
         return
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     behind, ahead = (dist.get_global_rank(group, (rank + step) % world) for step in (-1, 1))
-    here = own.cpu() if dist.get_backend(group) == "gloo" else own  # gloo sends from host memory only
-    here = here.contiguous()
+    by_gloo = f"{own.device.type}:gloo" in dist.get_backend_config(group)
+    here = (own.cpu() if by_gloo else own).contiguous()  # gloo sends from host memory only
     for step in range(world):
         last = step == world - 1
         if not last:

@@ -116,7 +116,7 @@ class AAG(Method):
                     keep_positive=settings.keep_positive,
                 )
                 return StepOutput(total, numbers[1 : 1 + len(self.log_names)].unbind())
-        if is_large(x):
+        if is_large(len(x)):
             return self.large_batch_loss(embeddings)
         s = similarities(x, y, z, temperature=settings.temperature)
         parts = components_from_similarities(s, settings.keep_positive)

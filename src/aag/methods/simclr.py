@@ -58,7 +58,7 @@ class SimCLR(Method):
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         x, y = embeddings
-        if large_batch.is_large(x) and self.losses[self.settings.loss] in IN_BLOCKS:
+        if large_batch.is_large(len(x)) and self.losses[self.settings.loss] in IN_BLOCKS:
             return self.large_batch_loss(embeddings)
         loss = self.losses[self.settings.loss](x, y, temperature=self.settings.temperature)
         return StepOutput(loss, losses.mean_cosines(x, y))
