@@ -10,13 +10,21 @@ CIFAR-10, ResNet-18: kNN 82.3 in the paper, 82.1 here in 3 minutes on one H200. 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
-from aag import losses
+from aag import large_batch, losses
 from aag.methods.base import BasicPreset, Embeddings, Method, MultiViewSettings, Recipe, StepOutput
 from aag.settings import Temperature
+
+IN_BLOCKS: dict[Callable[..., Tensor], dict[str, Any]] = {  # arguments of `large_batch.contrast`
+    losses.simclr: {"pairs": large_batch.SIMCLR, "keep_positive": True},
+    losses.gnt_xent: {"pairs": large_batch.TWO_VIEWS},
+    losses.dcl: {"pairs": large_batch.SIMCLR},
+    losses.dclw: {"pairs": large_batch.SIMCLR, "sigma": 0.5},
+}
 
 
 @dataclass(frozen=True)
@@ -50,5 +58,13 @@ class SimCLR(Method):
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         x, y = embeddings
+        if large_batch.is_large(len(x)) and self.losses[self.settings.loss] in IN_BLOCKS:
+            return self.large_batch_loss(embeddings)
         loss = self.losses[self.settings.loss](x, y, temperature=self.settings.temperature)
         return StepOutput(loss, losses.mean_cosines(x, y))
+
+    def large_batch_loss(self, embeddings: Embeddings, group: ProcessGroup | None = None) -> StepOutput:
+        """Compute `loss` with memory linear in n. With `group`, embeddings [2, n, d] are this process's part of it."""
+        arguments = IN_BLOCKS[self.losses[self.settings.loss]]
+        found = large_batch.contrast([*embeddings], temperature=self.settings.temperature, group=group, **arguments)
+        return StepOutput(found.loss, (found.positive, found.negative))
