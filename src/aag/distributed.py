@@ -120,6 +120,24 @@ class _GatherBatch(Function):
         return own * world_size(), None
 
 
+def keep_share(x: Tensor) -> Tensor:
+    """Return x unchanged, with the gradient that it would get through `gather_batch`.
+
+    It is for losses that need no gathering, because each process computes its own part of them.
+    """
+    return x if world_size() == 1 else _KeepShare.apply(x)
+
+
+class _KeepShare(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] * world_size()
+
+
 @torch.no_grad()
 def gather_rows(x: Tensor, count: int) -> Tensor:
     """Concatenate the parts that `share(count)` gave each process, without gradients."""

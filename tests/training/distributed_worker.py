@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aag import data
+from aag import data, large_batch
 from aag.data import ImageSet
-from aag.distributed import copy_from_main, gather_rows, process_group, rank, share
+from aag.distributed import copy_from_main, gather_rows, process_group, rank, share, world_size
 from aag.methods import MethodContext
 from aag.nets.sync_norm import average_running_statistics
 from aag.settings import TrainSettings
@@ -36,7 +36,9 @@ CASES: dict[str, dict[str, Any]] = {
     "aag, groups": {"method": "aag", "bn_group_size": 4},
     "aag, mlp head": {"method": "aag", "head": "mlp", "optimizer": "lars"},
     "aag, accumulated": {"method": "aag", "accumulate": 2, "clip_grad": 1.0},
+    "aag, large batch": {"method": "aag", "dense_bytes": 0},
     "simclr": {"method": "simclr"},
+    "simclr, large batch": {"method": "simclr", "dense_bytes": 0},
     "isif": {"method": "isif"},
     "instance": {"method": "instance"},
     "instance, nce": {"method": "instance", "negatives": 8},
@@ -73,6 +75,8 @@ def train(method: str, **options: Any) -> Trained:
     images = load_photographs()[:IMAGES, :, :size, :size].contiguous()
     settings = recipe_settings("demo", "sample", method)
     freeze = options.pop("freeze", ())
+    dense_bytes = options.pop("dense_bytes", 2**30)
+    large_batch.DENSE_BYTES = dense_bytes if world_size() > 1 else 2**30  # one process is the reference
     settings = settings.replace(width=2, batch_size=BATCH, epochs=6, image_size=size, **{"lr": 3e-4} | options).resolve(
         "fp32"
     )

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
 from torch import Tensor
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, group
 
 from aag import kernels
 from aag.augment import Augmentation, AutoAugment, AuxiliaryAugment, RandAugment
 from aag.data.datasets import Dataset
+from aag.distributed import keep_share, world_size
 from aag.large_batch import ALGORITHM_1, TWO_VIEWS, contrast, is_large
 from aag.losses import check, components_from_similarities, similarities
 from aag.methods.base import Embeddings, Method, MethodSettings, MultiViewSettings, Recipe, StepOutput
@@ -131,14 +132,20 @@ class AAG(Method):
         log = (positive, negative, pull, -pull / (4 * (n - 1)), *(part.loss.detach().mean() for part in parts))
         return StepOutput(total, log)
 
-    def large_batch_loss(self, embeddings: Tensor, group: ProcessGroup | None = None) -> StepOutput:
-        """Compute `loss` with memory linear in n. With `group`, embeddings [V, n, d] are this process's part of it."""
+    def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
+        if is_large(len(index) * world_size()):
+            assert isinstance(embeddings, Tensor)
+            return self.large_batch_loss(keep_share(embeddings), group.WORLD)
+        return super().distributed_loss(embeddings, index)
+
+    def large_batch_loss(self, embeddings: Tensor, processes: ProcessGroup | None = None) -> StepOutput:
+        """Compute `loss` with memory linear in n. With `processes`, embeddings [V, n, d] are the own share."""
         found = contrast(
             embeddings.unbind(),
             ALGORITHM_1 if len(embeddings) == 3 else TWO_VIEWS,
             temperature=self.settings.temperature,
             keep_positive=self.settings.keep_positive,
-            group=group,
+            group=processes,
         )
         push = -found.pull / (4 * (found.images - 1))
         return StepOutput(found.loss, (found.positive, found.negative, found.pull, push, *found.parts))
