@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from aag import data
-from aag.data import parallel_decode
+from aag.data import encoded, parallel_decode
 from aag.data.workers import Workers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
@@ -26,12 +26,16 @@ def photos(tmp_path) -> Path:
     return folder
 
 
+def join(files: encoded.ImageFiles) -> parallel_decode.Chunk:
+    return parallel_decode.join_chunks([chunk for _, chunk in parallel_decode.decode_parts(files, 16)])
+
+
 def test_workers_give_what_threads_give(photos, monkeypatch):
     paths = sorted(os.listdir(photos))
-    monkeypatch.setattr(parallel_decode, "CHUNK_BYTES", 3 * 16 * 16 * 4)
-    by_threads = parallel_decode.join_chunks(list(parallel_decode.decode_files(photos, paths, 16)))
+    monkeypatch.setattr(encoded, "PIXEL_BYTES", 3 * 16 * 16 * 4)
+    by_threads = join(encoded.ImageFiles(photos, paths))
     monkeypatch.setattr(parallel_decode, "PROCESS_FILES", 1)
-    by_workers = parallel_decode.join_chunks(list(parallel_decode.decode_files(photos, paths, 16)))
+    by_workers = join(encoded.ImageFiles(photos, paths))
     assert np.array_equal(by_workers.images, by_threads.images)
     assert by_workers.failures == by_threads.failures == {5: "not an image Pillow can read"}
     assert by_workers.summary.digests == by_threads.summary.digests

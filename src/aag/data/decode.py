@@ -7,6 +7,7 @@
   exact pixels.
 """
 
+import io
 import os
 import re
 import stat
@@ -48,9 +49,12 @@ def readable_extensions() -> frozenset[str]:
     return frozenset(ext for ext, name in Image.registered_extensions().items() if name in formats)
 
 
-def decode(path: Path, size: int) -> np.ndarray:
-    """Return the image as uint8 [size, size, 3]. Raises UnreadableImageError with a short reason."""
-    with _open(path) as image:
+def decode(source: Path | bytes, size: int) -> np.ndarray:
+    """Return an image file, or the content of one, as uint8 [size, size, 3].
+
+    Raises UnreadableImageError with a short reason.
+    """
+    with _open(source) as image:
         whole = image.size
         # A JPEG can be decoded at a fraction of its size; twice the target is enough for the filter.
         image.draft(None, (2 * size, 2 * size))
@@ -60,7 +64,7 @@ def decode(path: Path, size: int) -> np.ndarray:
             raise UnreadableImageError(f"{image.width}×{image.height} exceeds Pillow's limit of {limit:,} pixels")
         decoder = _fast_jpeg_decoder() if image.format == "JPEG" and image.size == whole else None
         if decoder and image.mode in ("RGB", "L"):
-            pixels = _decode_jpeg(path, decoder)
+            pixels = _decode_jpeg(source, decoder)
         else:
             image.load()
             pixels = np.asarray(to_rgb(image))
@@ -97,11 +101,13 @@ def _fast_jpeg_decoder() -> Callable[[torch.Tensor, int, bool], torch.Tensor] | 
     return None
 
 
-def _decode_jpeg(path: Path, decoder: Callable[[torch.Tensor, int, bool], torch.Tensor]) -> np.ndarray:
+def _decode_jpeg(source: Path | bytes, decoder: Callable[[torch.Tensor, int, bool], torch.Tensor]) -> np.ndarray:
     """Return uint8 [H, W, 3]."""
     rgb = 3
+    # The copy is writable, as torch expects it.
+    content = np.frombuffer(source, np.uint8).copy() if isinstance(source, bytes) else np.fromfile(source, np.uint8)
     try:
-        return decoder(torch.from_numpy(np.fromfile(path, np.uint8)), rgb, False).permute(1, 2, 0).numpy()
+        return decoder(torch.from_numpy(content), rgb, False).permute(1, 2, 0).numpy()
     except RuntimeError as error:  # "decode_jpeg, FILE.cpp:171, Image is incomplete or truncated"
         raise UnreadableImageError(re.sub(r"^.*\.cpp:\d+, ", "", first_line(error))[:120]) from None
 
@@ -114,22 +120,27 @@ def ignore_warnings() -> Iterator[None]:
         yield
 
 
-def read_size(path: Path) -> tuple[int, int]:
+def read_size(source: Path | bytes) -> tuple[int, int]:
     """Return width and height from the header, without decoding. Raises UnreadableImageError with a short reason."""
-    with _open(path) as image:
+    with _open(source) as image:
         return image.size
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Image.Image]:
-    """Open an image file. Raise any error until it is closed as an UnreadableImageError."""
+def _open(source: Path | bytes) -> Iterator[Image.Image]:
+    """Open an image file or its content. Raise any error until it is closed as an UnreadableImageError."""
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise UnreadableImageError("not a regular file")  # opening a pipe would block
-        if status.st_size == 0:
+        if isinstance(source, bytes):
+            length = len(source)
+        else:
+            status = os.stat(source)
+            length = status.st_size
+            if not stat.S_ISREG(status.st_mode):
+                raise UnreadableImageError("not a regular file")  # opening a pipe would block
+        if length == 0:
             raise UnreadableImageError("empty file")
-        with Image.open(path, formats=readable_formats()) as image:
+        opened = io.BytesIO(source) if isinstance(source, bytes) else source
+        with Image.open(opened, formats=readable_formats()) as image:
             yield image
     except UnreadableImageError:
         raise

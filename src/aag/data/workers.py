@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock, local
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from aag.data.encoded import Item
 from aag.data.parallel_decode import Chunk, decode_chunk, join_chunks
 from aag.data.summary import summarize_chunk
 
@@ -57,8 +59,8 @@ class Workers:
         self.close()
         raise WorkersUnavailableError("the server did not start")
 
-    def decode(self, folder: Path, paths: list[str], size: int) -> Chunk:
-        """Decode a few files in this thread's worker."""
+    def decode(self, folder: Path, paths: Sequence[Item], size: int) -> Chunk:
+        """Decode a few images in this thread's worker; see `decode_chunk`."""
         try:
             return self._ask(folder, paths, size)
         except (OSError, EOFError):  # the worker died
@@ -79,7 +81,7 @@ class Workers:
         self._server.kill()
         self._server.wait()
 
-    def _ask(self, folder: Path, paths: list[str], size: int) -> Chunk:
+    def _ask(self, folder: Path, paths: Sequence[Item], size: int) -> Chunk:
         if not hasattr(self._connections, "own"):
             own, there = socket.socketpair()
             with there, self._lock:
