@@ -123,8 +123,16 @@ print(len(data.load(sys.argv[1], image_size=16, progress=progress)), "images")
 """
 
 
-def start(folder: Path) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", SLOW, str(folder)], stdout=subprocess.PIPE, text=True)
+NO_LOCKS = """
+import errno, fcntl
+def flock(file, operation):
+    raise OSError(errno.ENOLCK, "No locks available")
+fcntl.flock = flock
+"""
+
+
+def start(folder: Path, before: str = "") -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", before + SLOW, str(folder)], stdout=subprocess.PIPE, text=True)
 
 
 def test_killed_process_loses_at_most_a_chunk(photos, root, monkeypatch):
@@ -147,6 +155,14 @@ def test_two_processes_share_the_work(photos, root):
     assert [lines[-1] for lines in outputs] == ["38 images", "38 images"]
     assert sorted(map(len, outputs))[0] == 1  # one of them only waited
     check_complete(data.load(photos, image_size=16), photos)
+
+
+def test_processes_without_locks_do_not_write_into_each_other(photos, root):
+    processes = [start(photos, NO_LOCKS) for _ in range(2)]
+    outputs = [process.communicate(timeout=60)[0].splitlines() for process in processes]
+    assert [lines[-1] for lines in outputs] == ["38 images", "38 images"]
+    check_complete(data.load(photos, image_size=16), photos)
+    assert len(list(root.glob("images/*/*.u8"))) == len(list(root.glob("images/*/*.jsonl"))) == 1
 
 
 def test_full_disk_keeps_what_is_done(photos, root, monkeypatch, refused):

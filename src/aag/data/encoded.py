@@ -47,6 +47,10 @@ class EncodedImages(Protocol):
     def count(self) -> int | None:
         """Number of images; None where only reading all of them tells it."""
 
+    @property
+    def rough_count(self) -> int:
+        """A guess of the number of images: for many, worker processes pay."""
+
     def key(self) -> str:
         """Return a hash that changes with the content, without reading it."""
 
@@ -66,6 +70,10 @@ class ImageFiles:
 
     @property
     def count(self) -> int:
+        return len(self.paths)
+
+    @property
+    def rough_count(self) -> int:
         return len(self.paths)
 
     def select(self, indices: Sequence[int] | np.ndarray) -> Self:

@@ -70,9 +70,9 @@ def decode_parts(
     """
     count = core_count()
     parts = source.parts(done, position, size)
+    failure: Exception | None = None
     pending: deque[Future[tuple[Part, Chunk]]] = deque()
-    files = PROCESS_FILES if source.count is None else source.count - done
-    with open_decoder(files) as work, ignore_warnings():
+    with open_decoder(source.rough_count - done) as work, ignore_warnings():
 
         def decode_part(part: Part) -> tuple[Part, Chunk]:
             loaded = source.load(part)
@@ -81,11 +81,17 @@ def decode_parts(
         pool = ThreadPoolExecutor(count)
         try:
             while True:
-                while len(pending) < 3 * count and (part := next(parts, None)) is not None:
-                    pending.append(pool.submit(decode_part, part))
-                if not pending:
+                try:
+                    while len(pending) < 3 * count and (part := next(parts, None)) is not None:
+                        pending.append(pool.submit(decode_part, part))
+                except Exception as error:  # what was read before it is kept
+                    parts, failure = iter(()), error
+                if pending:
+                    yield pending.popleft().result()
+                elif failure:
+                    raise failure
+                else:
                     return
-                yield pending.popleft().result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C must not wait for a million images
 

@@ -26,7 +26,8 @@ from aag.text import printable, readable_bytes
 
 BLOCK_BYTES, BLOCKS_AHEAD = 2**22, 8  # of a shard that are read ahead in parallel
 ATTEMPTS, RETRY_SECONDS = 5, 0.5  # the time doubles with each attempt
-_STAMPS = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "mtime", "created")
+_STAMPS = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "Last-Modified",
+           "mtime", "created")  # fmt: skip
 _PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError,
               ImportError, ValueError, TypeError)  # fmt: skip
 _log = logging.getLogger(__name__)
@@ -66,8 +67,6 @@ def stat_file(url: str) -> RemoteFile:
     info = retry(lambda: system.info(path), url)
     if info.get("size") is None or info.get("type") == "directory":
         raise AAGError(f"{url} is no file of a known size")
-    if url.startswith("http") and not info.get("partial") and info["size"] > BLOCK_BYTES:
-        raise AAGError(f"the server of {url} does not serve parts of files; download the file first")
     return _remote_file(info)
 
 
@@ -176,6 +175,8 @@ class _BlockReader(io.RawIOBase):
         self._system, self._path = connect(url)
         self._pool = ThreadPoolExecutor(BLOCKS_AHEAD, thread_name_prefix="read")
         self._blocks: dict[int, Future[bytes]] = {}
+        if url.startswith("http") and size > BLOCK_BYTES:
+            retry(self._check_ranges, url)
 
     def readable(self) -> bool:
         return True
@@ -204,6 +205,17 @@ class _BlockReader(io.RawIOBase):
         self._blocks.clear()
         super().close()
 
+    def _check_ranges(self) -> None:
+        """Read the last byte: a server without ranges would send the whole file for each block."""
+        try:
+            with self._system.open(self._path, block_size=1024, cache_type="none", size=self.size) as file:
+                file.seek(self.size - 1)
+                if len(file.read(1)) == 1:
+                    return
+        except ValueError:  # "The HTTP server doesn't appear to support range requests"
+            pass
+        raise AAGError(f"the server of {self.url} does not serve parts of files; download the file first")
+
     def _block(self, number: int) -> bytes:
         window = range(number, min(number + BLOCKS_AHEAD, -(-self.size // BLOCK_BYTES)))
         for old in self._blocks.keys() - {number - 1, *window}:
@@ -226,6 +238,8 @@ def retry(call: Callable[[], T], url: str) -> T:
     for attempt in range(ATTEMPTS):
         try:
             return call()
+        except AAGError:
+            raise
         except Exception as error:
             if not is_transient(error):
                 raise _read_error(url, error) from error

@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -104,7 +105,11 @@ def _remote_shards(source: str) -> list[Shard]:
     if not urls:
         raise AAGError(f"no file matches {source}")
     base = urls[0].rpartition("/")[0] + "/"
-    return [_remote_shard(url, url.removeprefix(base), stat_file(url)) for url in urls]
+    with ThreadPoolExecutor(16) as pool:
+        return [
+            _remote_shard(url, url.removeprefix(base), file)
+            for url, file in zip(urls, pool.map(stat_file, urls), strict=True)
+        ]
 
 
 def _folder_shards(folder: Path) -> list[Shard]:

@@ -6,7 +6,6 @@ Shards are read once, in order, and decoded into a store. What their names and l
 import hashlib
 import logging
 import os
-import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -20,10 +19,11 @@ from aag.data.encoded import PART_BYTES, Item, Label, Part, part_length
 from aag.data.remote import is_url, open_remote
 from aag.data.summary import content_hash
 from aag.data.tar import Sample, read_tar
-from aag.errors import first_line
+from aag.errors import AAGError, first_line
 from aag.text import printable
 
 SHARD_KINDS = (".tar", ".parquet", ".arrow")
+TYPICAL_BYTES = 2**15  # of an image, to guess their number
 _log = logging.getLogger(__name__)
 
 
@@ -84,6 +84,10 @@ class Shards:
             return count
         except tables.TABLE_ERRORS:
             return None  # reading it gives the reason
+
+    @property
+    def rough_count(self) -> int:
+        return self.count or sum(shard.size for shard in self.shards) // TYPICAL_BYTES
 
     def select(self, keep: Callable[[], np.ndarray], variant: str) -> "Shards":
         return replace(self, keep=cache(keep), variant=variant)
@@ -167,6 +171,8 @@ class Shards:
                 for sample in samples:
                     count += 1
                     yield sample, min(1.0, file.tell() / max(shard.size, 1))
-        except (tarfile.TarError, *tables.TABLE_ERRORS) as error:
+        except AAGError:  # a server that cannot be reached
+            raise
+        except Exception as error:  # damaged files make the readers raise nearly anything
             reason = (f"damaged after {count:,} samples: " if count else "") + first_line(error)[:200]
             yield Sample("", UnreadableImageError(reason) if wanted(count) else None), 1.0

@@ -227,7 +227,7 @@ class Store:
 
 def estimate_total(done: int, part: Part) -> int:
     """Estimate the number of images of a source from the fraction that was read."""
-    return max(done + 1, round(done / part.fraction)) if part.fraction > 0 else done + 1
+    return max(done, round(done / part.fraction)) if part.fraction > 0 else done + 1
 
 
 def _write(file: IO[bytes], content: np.ndarray) -> None:

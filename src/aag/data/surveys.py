@@ -15,6 +15,7 @@ from aag.data.listing import no_image_error
 from aag.data.remote import is_url
 from aag.data.shard_files import find_shards
 from aag.data.shards import Shards
+from aag.data.store import estimate_total
 from aag.errors import AAGError
 
 
@@ -47,17 +48,16 @@ def survey(source: str | Path, sample: int = 200) -> Survey:
 
 def _survey_shards(shards: Shards, sample: int) -> Survey:
     items: list[Item] = []
-    count = shards.count
     for part in shards.parts(0, (), 0):
-        items += part.items[: sample - len(items)]
+        items += part.items
         if len(items) >= sample:
-            count = count or max(len(items), round(len(items) / part.fraction))
             break
-    sizes, sampled = _read_sizes((item, Path()) for item in items)
+    count = shards.count or (estimate_total(len(items), part) if len(items) >= sample else len(items))
+    sizes, sampled = _read_sizes((item, Path()) for item in items[:sample])
     if not sizes:
         reason = next((f" (first: {item})" for item in items if isinstance(item, UnreadableImageError)), "")
         raise AAGError(f"no readable image among the first {sampled} samples of {shards.location}{reason}")
-    return _summarize(count or len(items), sizes, sampled)
+    return _summarize(count, sizes, sampled)
 
 
 def _sample_items(files: ImageFiles, sample: int) -> Iterator[tuple[Item, Path]]:

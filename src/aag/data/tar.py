@@ -29,32 +29,66 @@ class Sample(NamedTuple):
 def read_tar(file: IO[bytes], wanted: Callable[[int], bool]) -> Iterator[Sample]:
     """Yield the samples of an archive. `wanted(i)`: whether to read sample i.
 
-    Raises tarfile.TarError, OSError or ValueError for a damaged archive.
+    A damaged archive raises nearly anything, after the samples before the damage.
     """
-    number, key, item, label, has_image = -1, None, None, None, False
     with tarfile.open(fileobj=_BoundedFile(file), mode="r:") as archive:  # type: ignore[call-overload]
-        end = -1
-        while (member := archive.next()) is not None:
-            archive.members = []  # tarfile would keep all of them
-            if member.size < 0 or archive.offset <= end:  # it would be read forever
-                raise tarfile.ReadError("a member has a negative size")
-            end = archive.offset
-            folder, base = os.path.split(member.name)
-            if not member.isreg() or member.issparse() or base.startswith("."):
-                continue
-            stem, _, extension = base.partition(".")
-            own_key = f"{folder}/{stem}" if folder else stem
-            if own_key != key:
-                if key is not None:
-                    yield _sample(key, item, label, has_image)
-                number, key, item, label, has_image = number + 1, own_key, None, None, False
-            if not has_image and os.path.splitext(base)[1].lower() in readable_extensions():
-                has_image = True
-                item = _read_image(archive, member) if wanted(number) else None
-            elif extension.lower() in ("cls", "json") and label is None:
-                label = _read_label(archive, member, extension.lower())
-    if key is not None:
-        yield _sample(key, item, label, has_image)
+        number, current = -1, None
+        try:
+            for member in _members(archive):
+                folder, base = os.path.split(member.name)
+                if not member.isreg() or member.issparse() or base.startswith("."):
+                    continue
+                stem, _, extension = base.partition(".")
+                key = f"{folder}/{stem}" if folder else stem
+                if current is None or key != current.key:
+                    if current is not None:
+                        yield current.close()
+                    number += 1
+                    current = _OpenSample(key, wanted(number))
+                current.add(archive, member, extension.lower())
+        except Exception:
+            if current is not None and current.has_image:
+                yield current.close()
+            raise
+        if current is not None:
+            yield current.close()
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield all members, and raise where tarfile ends without a word or reads the same bytes forever."""
+    end = 0
+    while (member := archive.next()) is not None:
+        archive.members = []  # tarfile would keep all of them
+        if member.size < 0 or archive.offset <= end:
+            raise tarfile.ReadError("a member has a negative size")
+        end = archive.offset
+        yield member
+    file: Any = archive.fileobj
+    file.seek(archive.offset)
+    if any(file.read(tarfile.BLOCKSIZE)):
+        raise tarfile.ReadError("a header is damaged")
+
+
+class _OpenSample:
+    """A sample whose members are being read."""
+
+    def __init__(self, key: str, is_wanted: bool) -> None:
+        self.key, self.is_wanted, self.has_image = key, is_wanted, False
+        self.item: Item | None = None
+        self.label: Label = None
+
+    def add(self, archive: tarfile.TarFile, member: tarfile.TarInfo, extension: str) -> None:
+        if not self.has_image and f".{extension.rpartition('.')[2]}" in readable_extensions():
+            self.item = _read_image(archive, member) if self.is_wanted else None
+            self.has_image = True
+        elif extension in ("cls", "json") and self.label is None:
+            self.label = _read_label(archive, member, extension)
+
+    def close(self) -> Sample:
+        item = self.item
+        if not self.has_image and self.is_wanted:
+            item = UnreadableImageError("the sample has no image")
+        return Sample(self.key, item, self.label)
 
 
 def as_label(value: Any) -> Label:
@@ -80,10 +114,6 @@ class _BoundedFile:
         if not 0 <= count <= MAX_FILE_BYTES:
             raise ValueError(f"a header asks for {count:,} bytes")
         return self._file.read(count)
-
-
-def _sample(key: str, item: Item | None, label: Label, has_image: bool) -> Sample:
-    return Sample(key, item if has_image else UnreadableImageError("the sample has no image"), label)
 
 
 def _read_image(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Item:
