@@ -189,6 +189,16 @@ def test_images_next_to_shards_make_a_folder(tmp_path, images, folder):
     assert data.load(folder, image_size=16).names[0] == "0000.png"
 
 
+def test_archive_next_to_extracted_images_is_no_shard(tmp_path, images, root):
+    for i, content in enumerate(images[:4]):
+        write_folder(tmp_path / f"set/train/{i}", [content])
+    write_tar(tmp_path / "set/train.tar", {"x.png": images[5]})
+    found = data.load(tmp_path / "set", image_size=16)
+    assert found.names == [f"{i}/0000.png" for i in range(4)]
+    (tmp_path / "set/train").rename(tmp_path / "set/photos")
+    assert len(data.load(tmp_path / "set", image_size=16)) == 4
+
+
 def test_survey_estimates_the_count(tmp_path, root):
     write_shards(tmp_path / "shards", encoded(10) * 50, per_shard=100)
     found = data.survey(tmp_path / "shards", sample=40)
@@ -219,3 +229,21 @@ def test_archive_is_read_without_seeking_far_back(tmp_path, images, root):
 
     assert len(list(read_tar(Watched(path.read_bytes()), lambda i: True))) == 25
     assert all(to >= at - 512 for at, to in places)
+
+
+def test_training_and_embedding_take_shards(tmp_path, root):
+    import aag
+    from aag.serving.sources import open_source, reopen_source
+
+    write_shards(tmp_path / "set", encoded(40), classes=2)
+    source = str(tmp_path / "set/{000..003}.tar")
+    result = aag.train(source, width=8, epochs=1, out=tmp_path / "run", device="cpu")
+    settings = result.run.settings()
+    assert settings["data"]["source"] == source
+    assert settings["data"]["image_size"] == 32  # chosen by the images' headers
+    assert settings["train"]["batch_size"] <= 10  # and by their number
+    opened = open_source(source, 32)
+    assert (opened.source, opened.names[0], len(opened)) == (source, "000/0000", 40)
+    assert opened.labels()[:3] == ["0", "1", "0"]
+    again = reopen_source(opened.source, opened.names, 16)
+    assert again.load(3, 16).shape == (16, 16, 3)

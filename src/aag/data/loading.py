@@ -18,6 +18,7 @@ from aag.data.holdout import check_holdout, has_test_error, hold_out
 from aag.data.hub import PREFIX as HUB_PREFIX
 from aag.data.imageset import ImageSet
 from aag.data.remote import is_url
+from aag.data.shard_files import find_shards, is_remote
 from aag.errors import AAGError, unknown
 from aag.text import printable
 
@@ -206,7 +207,7 @@ def _apply_labels(sets: dict[str, ImageSet], options: _Options) -> dict[str, Ima
 
 def source_name(source: str) -> str:
     """Return the last part of a path, a URL or a name of the Hub, without an extension of a file."""
-    if is_url(source) or source.startswith(HUB_PREFIX):
+    if is_remote(source):
         name = source.rstrip("/").rpartition("/")[2].removeprefix(HUB_PREFIX)
         return re.sub(r"\.(tar|parquet|arrow)$", "", name)
     absolute = Path(os.path.abspath(os.path.expanduser(source)))
@@ -217,8 +218,6 @@ def _read_source(
     source: str, splits: Collection[str], wanted: Collection[str], options: _Options
 ) -> tuple[dict[str, SplitArrays], bool]:
     """Read shards, a folder, a URL or a file; also return whether labels and holdout were applied."""
-    from aag.data.shard_files import find_shards
-
     if source and (shards := find_shards(source)) is not None:
         from aag.data import sharded
 
@@ -237,7 +236,7 @@ def _channels_first(images: np.ndarray) -> torch.Tensor:
 
 
 def _read_file(path: Path, source: str, splits: Collection[str]) -> dict[str, SplitArrays]:
-    expected = f"give a folder, an .npz or one of {', '.join(DATASETS)}"
+    expected = f"give a folder, shards, an .npz or one of {', '.join(DATASETS)}"
     if not source or not os.path.exists(path):
         if path.suffix or os.sep in source or "/" in source or source.startswith((".", "~")):
             raise AAGError(f"no such file or folder: {source}; {expected}")

@@ -19,6 +19,11 @@ MAX_SHARDS = 1_000_000  # that a pattern may name
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
 
 
+def is_remote(source: str) -> bool:
+    """Return whether a source is a URL or a data set of the Hub."""
+    return is_url(source) or source.startswith(PREFIX)
+
+
 def is_sharded(source: str) -> bool:
     """Return whether a source is read as shards, without asking a remote store."""
     if source.startswith(PREFIX) or source.lower().endswith((*SHARD_KINDS, *_COMPRESSED)):
@@ -113,13 +118,20 @@ def _remote_shards(source: str) -> list[Shard]:
 
 
 def _folder_shards(folder: Path) -> list[Shard]:
-    """Return the shards in a folder and in its subfolders for splits; none if there are images, too."""
+    """Return the shards in a folder and in its subfolders for splits.
+
+    None are returned where images or other subfolders are: an archive next to its extracted images is no shard.
+    """
     shards: list[Shard] = []
-    for place in (folder, *(folder / name for name in ("data", "train", *TEST_NAMES))):
+    subfolders = ("data", "train", *TEST_NAMES)
+    is_dict = (folder / "dataset_dict.json").is_file()  # of datasets, whose splits may have any name
+    for place in (folder, *(folder / name for name in subfolders)):
         try:
             with os.scandir(place) as entries:
                 for entry in entries:
-                    if is_image(entry.name):
+                    is_known = place == folder and (entry.name in subfolders or is_dict)
+                    is_other_folder = entry.is_dir() and not is_known and not entry.name.startswith(".")
+                    if is_image(entry.name) or is_other_folder:
                         return []
                     if _is_shard(entry.name) and entry.is_file():
                         shards.append(_local_shard(Path(entry.path), os.path.relpath(entry.path, folder)))

@@ -58,7 +58,7 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yield all members, and raise where tarfile ends without a word or reads the same bytes forever."""
     end = 0
     while (member := archive.next()) is not None:
-        archive.members = []  # tarfile would keep all of them
+        archive.members = []  # type: ignore[attr-defined]  # tarfile would keep all of them
         if member.size < 0 or archive.offset <= end:
             raise tarfile.ReadError("a member has a negative size")
         end = archive.offset
