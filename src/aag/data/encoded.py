@@ -15,7 +15,7 @@ from aag.provenance import core_count
 Item = str | bytes | UnreadableImageError  # a path, the content of a file, or the reason why there is none
 Label = int | str | None
 
-MAX_FILE_BYTES = 2**28  # an encoded image may have
+MAX_FILE_BYTES = 2**27  # an encoded image may have
 PART_BYTES = 2**24  # of encoded images that are decoded together
 PIXEL_BYTES = 2**21  # of decoded images
 
@@ -34,6 +34,11 @@ class Part:
     labels: Sequence[Label] = ()
     position: tuple[int, ...] = ()
     fraction: float = 0.0
+
+    @property
+    def content_bytes(self) -> int:
+        """Memory that the contents take."""
+        return sum(len(item) for item in self.items if isinstance(item, bytes))
 
 
 class EncodedImages(Protocol):

@@ -16,6 +16,7 @@ from aag.data.encoded import EncodedImages, Item, Part
 from aag.data.summary import ChunkSummary, summarize_chunk
 from aag.provenance import core_count
 
+CONTENT_BYTES = 2**29  # of encoded images that wait to be decoded
 # Processes take seconds to start, so they pay only for many files. With more cores, threads wait longer for the GIL.
 PROCESS_FILES = 8192  # divided by the number of cores: the fewest files to start processes for
 _log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ def decode_parts(
     count = core_count()
     parts = source.parts(done, position, size)
     failure: Exception | None = None
-    pending: deque[Future[tuple[Part, Chunk]]] = deque()
+    pending: deque[tuple[Future[tuple[Part, Chunk]], int]] = deque()  # with the memory of the contents
     with open_decoder(source.rough_count - done) as work, ignore_warnings():
 
         def decode_part(part: Part) -> tuple[Part, Chunk]:
@@ -82,12 +83,14 @@ def decode_parts(
         try:
             while True:
                 try:
-                    while len(pending) < 3 * count and (part := next(parts, None)) is not None:
-                        pending.append(pool.submit(decode_part, part))
+                    while len(pending) < 3 * count and sum(used for _, used in pending) < CONTENT_BYTES:
+                        if (part := next(parts, None)) is None:
+                            break
+                        pending.append((pool.submit(decode_part, part), part.content_bytes))
                 except Exception as error:  # what was read before it is kept
                     parts, failure = iter(()), error
                 if pending:
-                    yield pending.popleft().result()
+                    yield pending.popleft()[0].result()
                 elif failure:
                     raise failure
                 else:

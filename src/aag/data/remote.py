@@ -135,7 +135,10 @@ class RemoteFiles(ImageFiles):
         failed: dict[int, Exception] = {}
         for attempt in range(ATTEMPTS):
             paths, ends = [part.files[i].path for i in pending], [part.files[i].size for i in pending]
-            results = system.cat_ranges(paths, [0] * len(paths), ends, on_error="return") if paths else []
+            try:
+                results = system.cat_ranges(paths, [0] * len(paths), ends, on_error="return") if paths else []
+            except Exception as error:
+                results = [error] * len(paths)
             failed = {}
             for i, content in zip(pending, results, strict=True):
                 if not isinstance(content, Exception):
