@@ -10,6 +10,7 @@ from PIL import Image
 
 from aag import data
 from aag.data import encoded, parallel_decode
+from aag.data.decode import UnreadableImageError
 from aag.data.workers import Workers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
@@ -39,6 +40,19 @@ def test_workers_give_what_threads_give(photos, monkeypatch):
     assert np.array_equal(by_workers.images, by_threads.images)
     assert by_workers.failures == by_threads.failures == {5: "not an image Pillow can read"}
     assert by_workers.summary.digests == by_threads.summary.digests
+
+
+def test_workers_take_contents_and_reasons(photos):
+    items = ["00.png", (photos / "01.jpg").read_bytes(), UnreadableImageError("no such sample"), b"", "05.jpg"]
+    workers = Workers()
+    try:
+        chunk = workers.decode(photos, items, 8)
+    finally:
+        workers.close()
+    expected = parallel_decode.decode_chunk(photos, items, 8)
+    assert np.array_equal(chunk.images, expected.images)
+    assert len(chunk.images) == 2
+    assert chunk.failures == {2: "no such sample", 3: "empty file", 4: "not an image Pillow can read"}
 
 
 def children(process: int) -> list[int]:
