@@ -142,7 +142,7 @@ class Store:
         own = f"{self.key}-{socket.gethostname()}-{os.getpid()}"
         self.pixels, self.journal = self.folder / f"{own}.u8", self.folder / f"{own}.jsonl"
         try:
-            state = self._decode(progress)
+            self._decode(progress)
             # Two processes write the same bytes, so it does not matter whose files are used.
             os.replace(self.pixels, pixels)
             os.replace(self.journal, journal)
@@ -152,23 +152,23 @@ class Store:
             for file in (self.pixels, self.journal):
                 file.unlink(missing_ok=True)
             self.pixels, self.journal = pixels, journal
-        return self._read_built(state)
+        return self._read_built()
 
     def build(self, progress: Progress | None) -> StoredImages:
         """Decode the images that are not in the journal, and map all. Call it inside `lock`."""
         try:
-            state = self._decode(progress)
+            self._decode(progress)
         except OSError as error:
             raise self._write_error(error) from error
-        return self._read_built(state)
+        return self._read_built()
 
-    def _read_built(self, state: State) -> StoredImages:
+    def _read_built(self) -> StoredImages:
         self.delete_stale()
         if (found := self.read()) is None:
             raise AAGError(f"{self.folder} was deleted while it was written; run the same command again")
         return found
 
-    def _decode(self, progress: Progress | None) -> State:
+    def _decode(self, progress: Progress | None) -> None:
         state = read_journal(self.journal, self.pixels, self.row_shape, verify=True)
         count = self._total = self.source.count
         self._announce(state.files)
@@ -189,7 +189,6 @@ class Store:
             _write(journal, np.frombuffer(COMPLETE, np.uint8))
         if progress:
             progress(state.files, state.files)
-        return state
 
     def _announce(self, done: int) -> None:
         resumed = f" ({done:,} are done)" if done else ""
