@@ -15,7 +15,7 @@ from typing import Any
 from fuzz.mutate import make_input
 from fuzz.target import Target
 
-START_SECONDS = 120.0
+START_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
