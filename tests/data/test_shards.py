@@ -138,6 +138,16 @@ def test_damaged_shard_loses_only_its_own_rest(tmp_path, images, root):
     assert found.skipped[0].startswith("001: damaged after")
 
 
+def test_damaged_header_is_not_taken_for_the_end(tmp_path, images, root):
+    path = write_tar(tmp_path / "a.tar", {f"{i}.png": image for i, image in enumerate(images[:3])})
+    content = bytearray(path.read_bytes())
+    content[512 + -(-len(images[0]) // 512) * 512 + 150] ^= 0x55  # the checksum of the second header
+    path.write_bytes(content)
+    found = data.load(path, image_size=16)
+    assert found.names == ["a/0"]
+    assert found.skipped == ("a: damaged after 1 samples: a header is damaged",)
+
+
 def hostile_header(name: str, kind: bytes, size: int) -> bytes:
     member = tarfile.TarInfo(name)
     member.type, member.size = kind, max(size, 0)

@@ -1,8 +1,6 @@
 """Hash the content of files, to choose which images are held out. Hashes are kept in the cache folder."""
 
 import logging
-import os
-import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +9,8 @@ import numpy as np
 
 from aag.data.encoded import ImageFiles, Part
 from aag.data.store import Store
-from aag.data.summary import content_hash
-from aag.files import atomic_write_path
+from aag.data.summary import content_hash, file_hash
+from aag.files import atomic_write_path, open_regular
 from aag.provenance import core_count
 
 _log = logging.getLogger(__name__)
@@ -49,7 +47,6 @@ def _hash_part(part: Part) -> list[int]:
         if isinstance(item, bytes):
             hashes[place] = content_hash(item)
         elif isinstance(item, str):
-            with suppress(OSError):
-                if stat.S_ISREG(os.stat(part.folder / item).st_mode):  # reading a pipe would block
-                    hashes[place] = content_hash((part.folder / item).read_bytes())
+            with suppress(OSError), open_regular(part.folder / item) as file:
+                hashes[place] = file_hash(file)
     return hashes
