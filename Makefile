@@ -7,7 +7,7 @@ INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraints constr
 PIN := printf 'uv\nhatchling\neditables\n' | $(UV) pip compile --quiet --universal --python-version 3.11 \
 	--group dev --group bench --extra export --extra explore --extra tensorboard --extra wandb --no-header --no-annotate --no-emit-index-url --output-file constraints.txt
 
-.PHONY: help demo test check bench install pins update format lint types imports docs tables clean
+.PHONY: help demo test check bench fuzz install pins update format lint types imports docs tables clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -23,6 +23,9 @@ check: lint types imports docs test ## everything CI runs
 bench: install ## measure speed and memory of every stage
 	$(INSTALL) --group bench
 	$(BIN)/aag bench
+
+fuzz: install ## give 100,000 damaged files to the readers: about an hour (INPUTS=1000 for fewer)
+	PYTHONPATH=tools $(BIN)/python -m fuzz --inputs $(or $(INPUTS),100000)
 
 format: install ## format the code and apply the linter's fixes
 	$(BIN)/ruff format .

@@ -15,6 +15,7 @@ from aag.data.arrays import SplitArrays, to_channels_last
 from aag.data.datasets import SPLITS
 from aag.errors import AAGError, first_line
 from aag.files import atomic_write_path
+from aag.text import printable
 
 
 def read(path: Path, splits: Collection[str]) -> dict[str, SplitArrays]:
@@ -54,7 +55,7 @@ def _read(path: Path, content: "np.lib.npyio.NpzFile", splits: Collection[str]) 
     if "train_images" not in keys:
         prefixes["train"] = ""
     if f"{prefixes['train']}images" not in keys:
-        found = ", ".join(sorted(keys)[:8]) or "nothing"
+        found = printable(", ".join(sorted(keys)[:8]))[:200] or "nothing"
         raise AAGError(f"{path} contains {found}; expected train_images (and test_images) or images, each with labels")
     labels = {split: _labels(path, content, f"{p}labels") for split, p in prefixes.items() if f"{p}labels" in keys}
     if "test" in labels and "test_images" not in keys:
