@@ -1,12 +1,17 @@
 import io
 import os
+import struct
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from aag.data import memory
 from aag.data.decode import UnreadableImageError, decode, readable_extensions, to_8_bits, to_rgb
+from fuzz.worker import peak_bytes, reset_peak
 
 
 def store(path: Path, image: Image.Image, **options) -> Path:
@@ -226,3 +231,59 @@ def test_a_truncated_jpeg_is_told_without_the_decoders_source(tmp_path):
         decode(path, 32)
     assert "truncated" in str(error.value)
     assert ".cpp" not in str(error.value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measures memory by /proc")
+@pytest.mark.parametrize(
+    ("file", "mode", "options"),
+    [
+        ("a.png", "I;16", {}),
+        ("a.png", "RGBA", {}),
+        ("a.webp", "RGB", {"lossless": True}),
+        ("a.jpg", "CMYK", {"progressive": True, "subsampling": 0}),
+        ("a.tif", "F", {"compression": "tiff_adobe_deflate"}),
+    ],
+)
+def test_decoding_takes_no_more_memory_than_reserved(tmp_path, monkeypatch, file, mode, options):
+    side = 2400
+    path = store(tmp_path / file, Image.new(mode, (side, side)), **options)
+    decode(store(tmp_path / f"small-{file}", Image.new(mode, (8, 8)), **options), 8)  # loads the decoder
+    reserved = []
+    monkeypatch.setattr(memory.Budget, "reserve", lambda self, amount: reserved.append(amount) or nullcontext())
+    reset_peak()
+    before = peak_bytes()
+    decode(path, 8)
+    assert peak_bytes() - before < reserved[0] + 2**24  # buffers, fragmentation
+    assert reserved[0] < 27 * side * side
+
+
+def test_too_large_files_are_refused_by_their_headers(tmp_path, monkeypatch):
+    def reason(path: Path) -> str:
+        with pytest.raises(UnreadableImageError) as caught:
+            decode(path, 8)
+        return str(caught.value)
+
+    monkeypatch.setattr(memory, "_budget", memory.Budget(50_000_000))
+    large = store(tmp_path / "large.png", Image.new("1", (3000, 2000)))
+    assert reason(large) == "decoding 3000×2000 pixels takes 72 MB of memory, more than the 50 MB that may be used"
+    # Of a large JPEG, only a fraction is decoded; a progressive one is held in memory at its full size.
+    photo = noise(300, 200).resize((3000, 2000))
+    assert decode(store(tmp_path / "baseline.jpg", photo), 8).shape == (8, 8, 3)
+    progressive = store(tmp_path / "progressive.jpg", photo.resize((4000, 3000)), progressive=True)
+    assert "more than the 50 MB" in reason(progressive)
+    huge = store(tmp_path / "huge.webp", Image.new("RGB", (8, 8)))
+    os.truncate(huge, 10**12)
+    assert reason(huge) == "the file has 1,000.0 GB, more than the 50 MB of memory that may be used"
+    pages = store(tmp_path / "pages.tif", Image.new("RGB", (8, 8), (1, 2, 3)))
+    os.truncate(pages, 10**11)  # only the first picture is read
+    assert flat(pages, 8) == (1, 2, 3)
+    slow = tmp_path / "slow.qoi"  # 25 megapixels in 20 bytes, decoded in Python
+    slow.write_bytes(b"qoif" + struct.pack(">IIBB", 5000, 5000, 3, 0) + b"\xfd" * 10)
+    assert "16,000,000 pixels of this format" in reason(slow)
+
+
+def test_containers_of_other_formats_are_not_opened(tmp_path):
+    assert {".icns", ".ico", ".blp", ".iim", ".eps"}.isdisjoint(readable_extensions())
+    for name in ("ICNS", "ICO"):
+        with pytest.raises(UnreadableImageError, match="not an image"):
+            decode(store(tmp_path / "icon.png", Image.new("RGBA", (16, 16)), format=name), 8)

@@ -2,6 +2,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from PIL import Image
 
 from aag import data
-from aag.data import parallel_decode
+from aag.data import memory, parallel_decode
 from aag.data.workers import Workers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
@@ -90,3 +92,60 @@ def test_workers_inherit_no_secrets(monkeypatch):
         workers.close()
     assert b"PATH=" in environment
     assert b"hunter2" not in environment
+
+
+class WatchedBudget(memory.Budget):
+    """Notes the requests and the least that was free."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__(total)
+        self.least, self.requests = total, list[int]()
+
+    @contextmanager
+    def reserve(self, amount: int) -> Iterator[None]:
+        with super().reserve(amount):
+            self.requests.append(amount)
+            self.least = min(self.least, self.free)
+            yield
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_large_pictures_share_a_budget(tmp_path, monkeypatch, processes):
+    for i in range(6):
+        Image.new("RGB", (2000, 1500), (i, 0, 0)).save(tmp_path / f"{i}.png")  # 36 MB each by the estimate
+    Image.new("RGB", (4000, 3000)).save(tmp_path / "6.png")  # 144 MB
+    Image.new("RGB", (40, 30)).save(tmp_path / "7.png")
+    budget = WatchedBudget(80_000_000)
+    monkeypatch.setattr(memory, "_budget", budget)
+    monkeypatch.setattr(parallel_decode, "core_count", lambda: 4)
+    if processes:
+        monkeypatch.setattr(parallel_decode, "PROCESS_FILES", 1)
+    chunks = list(parallel_decode.decode_files(tmp_path, sorted(os.listdir(tmp_path)), 8))
+    chunk = parallel_decode.join_chunks(chunks)
+    assert len(chunk.images) == 7
+    assert "144 MB of memory" in chunk.failures[6]
+    large = [amount for amount in budget.requests if amount > memory.UNCOUNTED_BYTES]
+    assert len(large) == 6
+    assert 0 <= budget.least < budget.total - 30_000_000
+    assert budget.free == budget.total
+
+
+def test_dead_worker_returns_its_memory(photos, monkeypatch):
+    budget = WatchedBudget(100_000_000)
+    monkeypatch.setattr(memory, "_budget", budget)
+    Image.new("RGB", (2000, 1500)).save(photos / "large.png")
+    workers = Workers()
+    real = budget.reserve
+
+    @contextmanager
+    def kill_during(amount: int) -> Iterator[None]:
+        with real(amount):
+            os.kill(children(workers._server.pid)[0], signal.SIGKILL)
+            yield
+
+    monkeypatch.setattr(budget, "reserve", kill_during)
+    try:
+        assert workers.decode(photos, ["large.png"], 8).failures == {0: "the decoder crashed"}
+    finally:
+        workers.close()
+    assert budget.free == budget.total

@@ -86,9 +86,9 @@ def gif_seeds() -> list[bytes]:
 
 @cache
 def bmp_seeds() -> list[bytes]:
-    """Return BMPs, DIBs and icons."""
+    """Return BMPs and DIBs."""
     modes = [_encode("BMP", mode) for mode in ("1", "L", "P", "RGB", "RGBA")]
-    return [*modes, _encode("DIB"), _encode("ICO", "RGBA", sizes=[(16, 16)])]
+    return [*modes, _encode("DIB")]
 
 
 @cache
@@ -105,8 +105,8 @@ def other_seeds() -> list[bytes]:
     out = []
     for name, modes in {
         "PPM": ("1", "L", "RGB", "I;16"), "TGA": ("L", "RGB", "RGBA"), "SGI": ("L", "RGB"), "PCX": ("P", "RGB"),
-        "DDS": ("RGB", "RGBA"), "JPEG2000": ("L", "RGB", "RGBA"), "AVIF": ("RGB", "RGBA"), "ICNS": ("RGBA",),
-        "IM": ("L", "RGB"), "MSP": ("1",), "XBM": ("1",), "SPIDER": ("F",), "QOI": ("RGB", "RGBA"), "BLP": ("P",),
+        "DDS": ("RGB", "RGBA"), "JPEG2000": ("L", "RGB", "RGBA"), "AVIF": ("RGB", "RGBA"), 
+        "IM": ("L", "RGB"), "MSP": ("1",), "XBM": ("1",), "SPIDER": ("F",), "QOI": ("RGB", "RGBA"),
     }.items():  # fmt: skip
         for mode in modes:
             try:

@@ -22,12 +22,27 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch.nn import functional as F
 
+from aag.data.memory import OverBudgetError, decoding_budget
 from aag.errors import first_line
+from aag.text import readable_bytes
 
-# EPS would run Ghostscript on the file's content. For the others, Pillow has only stubs that cannot decode.
-_EXCLUDED = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
+# EPS would run Ghostscript on the file's content. BLP, icons and IPTC contain files of other formats, even EPS, with a
+# size that their header does not tell. For the others, Pillow has only stubs that cannot decode.
+_EXCLUDED = {"EPS", "BLP", "ICNS", "ICO", "IPTC", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
 _COMMON = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
 _ORIENTATION = 0x0112  # EXIF tag
+# How to make an image upright, by its EXIF orientation: transpose it, then flip it left to right and top to bottom.
+ORIENTATIONS = {
+    2: (False, True, False), 3: (False, True, True), 4: (False, False, True), 5: (True, False, False),
+    6: (True, True, False), 7: (True, True, True), 8: (True, False, True),
+}  # fmt: skip
+# Peak memory while decoding, in bytes per pixel (measured; docs/images.md). A progressive JPEG needs its share at the
+# full size, also if it is decoded at a fraction of it.
+_BYTES_PER_PIXEL = {"WEBP": 18, "JPEG2000": 26, "AVIF": 16}
+_OTHER_BYTES_PER_PIXEL = 12
+_PROGRESSIVE_BYTES_PER_PIXEL = 8
+_SLOW_PIXELS = 16_000_000  # at most, for formats that Pillow decodes in Python
+_STRIP_PIXELS = 1 << 20  # that are converted at a time
 
 
 class UnreadableImageError(Exception):
@@ -49,39 +64,58 @@ def readable_extensions() -> frozenset[str]:
 
 
 def decode(path: Path, size: int) -> np.ndarray:
-    """Return the image as uint8 [size, size, 3]. Raises UnreadableImageError with a short reason."""
-    with _open(path) as image:
+    """Return the image as uint8 [size, size, 3]. Raises UnreadableImageError with a short reason.
+
+    Large images wait for each other, so that together they stay within the memory budget of this process.
+    """
+    with open_image(path) as image:
         whole = image.size
         # A JPEG can be decoded at a fraction of its size; twice the target is enough for the filter.
         image.draft(None, (2 * size, 2 * size))
-        # Pillow only warns up to twice its limit, but every core may hold such an image.
-        limit = Image.MAX_IMAGE_PIXELS
-        if limit is not None and image.width * image.height > limit:
-            raise UnreadableImageError(f"{image.width}×{image.height} exceeds Pillow's limit of {limit:,} pixels")
-        decoder = _fast_jpeg_decoder() if image.format == "JPEG" and image.size == whole else None
-        if decoder and image.mode in ("RGB", "L"):
-            pixels = _decode_jpeg(path, decoder)
-        else:
-            image.load()
-            pixels = np.asarray(to_rgb(image))
-        pixels = resize_square(pixels, size)
-        turn = None
-        with suppress(Exception):  # an image with damaged EXIF data is still usable
-            turn = image.getexif().get(_ORIENTATION)
+        with _reserve_memory(image, whole, path):
+            decoder = _fast_jpeg_decoder() if image.format == "JPEG" and image.size == whole else None
+            if decoder and image.mode in ("RGB", "L"):
+                pixels = _decode_jpeg(path, decoder)
+            else:
+                image.load()
+                pixels = _rgb_square(image)
+            pixels = resize_square(pixels, size)
         # Rotating the small square is the same as rotating the image before.
-        return _TURNS[turn](pixels) if turn in _TURNS else pixels
+        transposed, flipped_x, flipped_y = ORIENTATIONS.get(read_orientation(image), (False, False, False))
+        pixels = pixels.transpose(1, 0, 2) if transposed else pixels
+        return pixels[:: -1 if flipped_y else 1, :: -1 if flipped_x else 1]
 
 
-# How to make an image upright, by its EXIF orientation.
-_TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
-    2: np.fliplr,
-    3: lambda pixels: np.rot90(pixels, 2),
-    4: np.flipud,
-    5: lambda pixels: pixels.transpose(1, 0, 2),
-    6: lambda pixels: np.rot90(pixels, 3),
-    7: lambda pixels: np.rot90(pixels, 2).transpose(1, 0, 2),
-    8: np.rot90,
-}
+def read_orientation(image: Image.Image) -> int:
+    """Return the EXIF orientation; 1, which is upright, if there is none."""
+    with suppress(Exception):  # an image with damaged EXIF data is still usable
+        return int(image.getexif().get(_ORIENTATION, 1))
+    return 1
+
+
+@contextmanager
+def _reserve_memory(image: Image.Image, whole: tuple[int, int], path: Path) -> Iterator[None]:
+    """Refuse an image that is too large, by its header; else hold the memory that decoding needs."""
+    width, height = image.size
+    pixels = width * height
+    # Pillow only warns up to twice its limit, but every core may hold such an image.
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and pixels > limit:
+        raise UnreadableImageError(f"{width}×{height} exceeds Pillow's limit of {limit:,} pixels")
+    if pixels > _SLOW_PIXELS and any(tile[0] in Image.DECODERS for tile in getattr(image, "tile", ())):
+        raise UnreadableImageError(f"{width}×{height} exceeds the limit of {_SLOW_PIXELS:,} pixels of this format")
+    needed = pixels * _BYTES_PER_PIXEL.get(image.format or "", _OTHER_BYTES_PER_PIXEL)
+    if image.info.get("progressive") or image.info.get("progression"):
+        needed += whole[0] * whole[1] * _PROGRESSIVE_BYTES_PER_PIXEL
+    if image.format != "TIFF":  # of a TIFF only the first picture is read, of others often the whole file
+        needed += os.stat(path).st_size
+    budget = decoding_budget()
+    try:
+        with budget.reserve(needed):
+            yield
+    except OverBudgetError:
+        what = f"decoding {width}×{height} pixels takes {readable_bytes(needed)} of memory"
+        raise UnreadableImageError(f"{what}, more than the {readable_bytes(budget.total)} that may be used") from None
 
 
 @cache
@@ -116,20 +150,24 @@ def ignore_warnings() -> Iterator[None]:
 
 def read_size(path: Path) -> tuple[int, int]:
     """Return width and height from the header, without decoding. Raises UnreadableImageError with a short reason."""
-    with _open(path) as image:
+    with open_image(path) as image:
         return image.size
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Image.Image]:
-    """Open an image file. Raise any error until it is closed as an UnreadableImageError."""
+def open_image(path: Path, formats: tuple[str, ...] | None = None) -> Iterator[Image.Image]:
+    """Open an image file of these formats, by default any. Raise errors until it is closed as UnreadableImageError."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             raise UnreadableImageError("not a regular file")  # opening a pipe would block
         if status.st_size == 0:
             raise UnreadableImageError("empty file")
-        with Image.open(path, formats=readable_formats()) as image:
+        if status.st_size > (largest := decoding_budget().total) and not _is_tiff(path):
+            # Some formats are read into memory as soon as they are opened.
+            found, limit = readable_bytes(status.st_size), readable_bytes(largest)
+            raise UnreadableImageError(f"the file has {found}, more than the {limit} of memory that may be used")
+        with Image.open(path, formats=formats or readable_formats()) as image:
             yield image
     except UnreadableImageError:
         raise
@@ -143,13 +181,31 @@ def _open(path: Path) -> Iterator[Image.Image]:
         raise UnreadableImageError(first_line(error)[:120]) from None
 
 
+def _is_tiff(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+
+
+def _rgb_square(image: Image.Image) -> np.ndarray:
+    """Return the centre square as uint8 RGB [S, S, 3]. Only a part at a time is converted, which saves memory."""
+    top, left, side = centre_square(image.height, image.width)
+    square = np.empty((side, side, 3), np.uint8)
+    if image.mode in ("I", "F") or image.mode.startswith("I;"):
+        grey = to_8_bits(np.asarray(image), at_least_12=image.mode.startswith("I;"))
+        square[:] = grey[top : top + side, left : left + side, None]
+        return square
+    rows = max(1, _STRIP_PIXELS // side)
+    for start in range(0, side, rows):
+        strip = (left, top + start, left + side, top + min(start + rows, side))
+        square[start : start + rows] = np.asarray(to_rgb(image.crop(strip)))
+    return square
+
+
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert any of Pillow's modes to 8-bit RGB."""
+    """Convert an image of 8-bit channels, of any of Pillow's modes, to RGB."""
     mode = image.mode
     if mode == "RGB" and "transparency" not in image.info:
         return image
-    if mode in ("I", "F") or mode.startswith("I;"):
-        return Image.fromarray(to_8_bits(np.asarray(image), at_least_12=mode.startswith("I;"))).convert("RGB")
     if mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info:
         # Pillow cannot convert premultiplied grey to RGBA directly.
         rgba = (image.convert("LA") if mode == "La" else image).convert("RGBA")
@@ -165,15 +221,31 @@ def to_8_bits(values: np.ndarray, *, at_least_12: bool) -> np.ndarray:
     `at_least_12`, for 16-bit formats, it is one of 12, 14 and 16. Floats up to 1 are scaled from 0..1. Values below 0
     or above 65535 are scaled from the image's own minimum and maximum.
     """
-    grey = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
-    low, high = float(grey.min()), float(grey.max())
+    rows = max(1, _STRIP_PIXELS // max(1, values[:1].size))
+    strips = [slice(start, start + rows) for start in range(0, len(values), rows)]
+
+    def clean(strip: slice) -> np.ndarray:
+        return np.nan_to_num(values[strip].astype(np.float64), posinf=0.0, neginf=0.0)
+
+    ranges = [(part.min(), part.max()) for part in map(clean, strips)]
+    low, high = float(min(low for low, _ in ranges)), float(max(high for _, high in ranges))
+    black = 0.0
     if low < 0 or high > 65535:
-        grey, white = grey - low, high - low or 1.0
+        black, white = low, high - low or 1.0
     elif values.dtype.kind == "f" and high <= 1:
         white = 1.0
     else:
         white = next(2.0**bits - 1 for bits in ((12, 14, 16) if at_least_12 else (8, 12, 14, 16)) if high < 2**bits)
-    return np.rint(grey * (255.0 / white)).astype(np.uint8)
+    grey = np.empty(values.shape, np.uint8)
+    for strip in strips:
+        grey[strip] = np.rint((clean(strip) - black) * (255.0 / white))
+    return grey
+
+
+def centre_square(height: int, width: int) -> tuple[int, int, int]:
+    """Return the first row, the first column and the side of the centre square."""
+    side = min(height, width)
+    return (height - side) // 2, (width - side) // 2, side
 
 
 def resize_square(pixels: np.ndarray, size: int) -> np.ndarray:
@@ -181,8 +253,7 @@ def resize_square(pixels: np.ndarray, size: int) -> np.ndarray:
 
     PyTorch's antialiased bicubic filter gives Pillow's pixels, up to rounding, in a fifth of the time.
     """
-    side = min(pixels.shape[:2])
-    top, left = (pixels.shape[0] - side) // 2, (pixels.shape[1] - side) // 2
+    top, left, side = centre_square(*pixels.shape[:2])
     square = pixels[top : top + side, left : left + side]
     if side == size:
         return square

@@ -3,11 +3,14 @@
 A server process imports what decoding needs and forks a worker for each connection. Workers start in milliseconds and
 share memory. They copy no state of this process, so scripts need no `if __name__ == "__main__"`. If a damaged file
 kills a worker, only that file is lost. Linux only; other systems use threads.
+
+A message is JSON, and pixels follow it as they are: a worker that a hostile file took over cannot make this process run
+code. Before it decodes a large picture, a worker asks for memory: `{"reserve": bytes}`; it returns it by
+`{"reserve": 0}`.
 """
 
 import json
 import os
-import pickle
 import re
 import signal
 import socket
@@ -15,18 +18,22 @@ import struct
 import subprocess
 import sys
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock, local
 from typing import Any
 
 import numpy as np
 
+from aag.data import memory
 from aag.data.parallel_decode import Chunk, decode_chunk, join_chunks
-from aag.data.summary import summarize_chunk
+from aag.data.summary import ChunkSummary, summarize_chunk
 
 _LENGTH = struct.Struct("<Q")
 _START_SECONDS = 60.0
+_YES, _NO = b"y", b"n"
+_MAX_MESSAGE = 1 << 24  # bytes; names and reasons of a few hundred files
 _SECRET = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY", re.IGNORECASE)
 
 
@@ -61,7 +68,7 @@ class Workers:
         """Decode a few files in this thread's worker."""
         try:
             return self._ask(folder, paths, size)
-        except (OSError, EOFError):  # the worker died
+        except (OSError, EOFError, ValueError):  # the worker died
             if self._here.fileno() < 0:  # closed meanwhile
                 raise
             if self._server.poll() is not None:  # the server, too: no file is to blame
@@ -87,11 +94,17 @@ class Workers:
                 self._all.append(own)
             self._connections.own = own
         connection: socket.socket = self._connections.own
-        _send(connection, pickle.dumps((os.path.abspath(folder), paths, size)))
-        rows, *rest = pickle.loads(_receive(connection))
-        images = np.empty((rows, 3, size, size), np.uint8)
+        _send(connection, {"folder": os.path.abspath(folder), "paths": paths, "size": size})
+        with ExitStack() as reserved:  # also returned if the worker dies
+            while "reserve" in (answer := _receive(connection)):
+                reserved.close()
+                if answer["reserve"]:
+                    connection.sendall(_try_to_reserve(reserved, answer["reserve"]))
+        images = np.empty((len(answer["digests"]), 3, size, size), np.uint8)
         _receive_into(connection, images)
-        return Chunk(images, *rest)
+        summary = ChunkSummary(np.array(answer["sums"]), [bytes.fromhex(digest) for digest in answer["digests"]])
+        failures = {int(place): str(reason) for place, reason in answer["failures"]}
+        return Chunk(images, summary, failures, len(paths))
 
 
 def _environment() -> dict[str, str]:
@@ -121,24 +134,69 @@ def serve(control_fd: int) -> None:
         os.close(descriptors[0])
 
 
+def _try_to_reserve(reserved: ExitStack, amount: int) -> bytes:
+    try:
+        reserved.enter_context(memory.decoding_budget().reserve(amount))
+        return _YES
+    except memory.OverBudgetError:
+        return _NO
+
+
+class _RemoteBudget(memory.Budget):
+    """The budget of the process that started the workers, seen from a worker."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(memory.decoding_budget().total)
+        self._connection = connection
+
+    @contextmanager
+    def reserve(self, amount: int) -> Iterator[None]:
+        if amount <= memory.UNCOUNTED_BYTES:
+            yield
+            return
+        _send(self._connection, {"reserve": amount})
+        if (answer := self._connection.recv(1)) == _NO:
+            raise memory.OverBudgetError
+        if answer != _YES:
+            os._exit(0)  # the owner is gone
+        try:
+            yield
+        finally:
+            _send(self._connection, {"reserve": 0})
+
+
 def _work(connection: socket.socket) -> None:
+    memory.use_budget(_RemoteBudget(connection))
     while True:
-        folder, paths, size = pickle.loads(_receive(connection))
-        chunk = decode_chunk(Path(folder), paths, size)
-        _send(connection, pickle.dumps((len(chunk.images), chunk.summary, chunk.failures, chunk.files)))
+        asked = _receive(connection)
+        chunk = decode_chunk(Path(asked["folder"]), asked["paths"], asked["size"])
+        answer = {
+            "sums": chunk.summary.sums.tolist(),
+            "digests": [digest.hex() for digest in chunk.summary.digests],
+            "failures": list(chunk.failures.items()),
+        }
+        _send(connection, answer)
         connection.sendall(chunk.images.reshape(-1).data)
 
 
-def _send(connection: socket.socket, content: bytes) -> None:
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    content = json.dumps(message).encode()
     connection.sendall(_LENGTH.pack(len(content)) + content)
 
 
-def _receive(connection: socket.socket) -> bytes:
+def _receive(connection: socket.socket) -> dict[str, Any]:
+    """Return a message. Raises EOFError if the connection ends, and ValueError for what is none."""
     length = np.empty(_LENGTH.size, np.uint8)
     _receive_into(connection, length)
-    content = np.empty(_LENGTH.unpack(length.tobytes())[0], np.uint8)
+    (count,) = _LENGTH.unpack(length.tobytes())
+    if count > _MAX_MESSAGE:
+        raise ValueError("not a message")
+    content = np.empty(count, np.uint8)
     _receive_into(connection, content)
-    return content.tobytes()
+    message = json.loads(content.tobytes())
+    if not isinstance(message, dict):
+        raise ValueError("not a message")
+    return message
 
 
 def _receive_into(connection: socket.socket, array: "np.ndarray[Any, np.dtype[np.uint8]]") -> None:

@@ -9,13 +9,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from aag.data.decode import UnreadableImageError, decode
-
-# Values of the EXIF tag Orientation: (transpose, then flip left to right, flip top to bottom).
-_ORIENTATIONS = {
-    2: (False, True, False), 3: (False, True, True), 4: (False, False, True), 5: (True, False, False),
-    6: (True, True, False), 7: (True, True, True), 8: (True, False, True),
-}  # fmt: skip
+from aag.data.decode import ORIENTATIONS, UnreadableImageError, centre_square, decode, open_image, read_orientation
 
 
 def decode_batch(paths: list[Path], size: int, device: torch.device) -> tuple[Tensor, dict[int, str]]:
@@ -41,28 +35,25 @@ def decode_batch(paths: list[Path], size: int, device: torch.device) -> tuple[Te
 def _decode_jpeg(path: Path, device: torch.device) -> Tensor | None:
     """Return a JPEG as uint8 [3, H, W], upright; None where the CPU should decode it."""
     with suppress(Exception):  # the CPU decoder reports the reason
-        if path.is_file() and path.stat().st_size:
-            with Image.open(path, formats=["JPEG"]) as header:
-                limit = Image.MAX_IMAGE_PIXELS or header.width * header.height
-                if header.mode not in ("RGB", "L") or header.width * header.height > limit:
-                    return None
-                orientation = header.getexif().get(0x0112, 1)
-            encoded = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
-            return _upright(decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device), orientation)
+        with open_image(path, ("JPEG",)) as header:
+            limit = Image.MAX_IMAGE_PIXELS or header.width * header.height
+            if header.mode not in ("RGB", "L") or header.width * header.height > limit:
+                return None
+            orientation = read_orientation(header)
+        encoded = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+        return _upright(decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device), orientation)
     return None
 
 
 def _upright(pixels: Tensor, orientation: int) -> Tensor:
-    transpose, flip_x, flip_y = _ORIENTATIONS.get(orientation, (False, False, False))
+    transpose, flip_x, flip_y = ORIENTATIONS.get(orientation, (False, False, False))
     pixels = pixels.transpose(1, 2) if transpose else pixels
     return pixels.flip([axis for axis, wanted in ((2, flip_x), (1, flip_y)) if wanted])
 
 
 def _resize_square(pixels: Tensor, size: int) -> Tensor:
     """Crop the centre square of [3, H, W] and resize it with an antialiased bicubic filter."""
-    height, width = pixels.shape[1:]
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
+    top, left, side = centre_square(*pixels.shape[1:])
     square = pixels[:, top : top + side, left : left + side]
     if side == size:
         return square
