@@ -5,9 +5,11 @@ import io
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 from uuid import uuid4
 
 from aag.errors import AAGError
@@ -27,6 +29,15 @@ def atomic_write_path(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file to read. Raises OSError, also for a pipe or a device, which could block or never end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(None, "it is no regular file")
+    return open(descriptor, "rb")
 
 
 @contextmanager

@@ -1,3 +1,4 @@
+import os
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aag import data
-from aag.data import npz
+from aag.data import npz, npz_members
 from aag.data.arrays import SplitArrays
 from aag.errors import AAGError
 
@@ -175,3 +176,37 @@ def test_write_is_atomic(tmp_path, monkeypatch):
         npz.write(target, {"train": SplitArrays(some(9, 2, 2, 3), None)})
     assert [file.name for file in target.parent.iterdir()] == ["x.npz"]
     assert target.read_bytes() == before
+
+
+def write_member(path: Path, name: str, shape: tuple[int, ...], size: int, **options) -> Path:
+    """Write an .npz with one array: a header with this shape, and then `size` zero bytes."""
+    with zipfile.ZipFile(path, "w", **options) as archive, archive.open(name, "w", force_zip64=True) as member:
+        np.lib.format.write_array_header_1_0(member, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        for start in range(0, size, 1 << 22):
+            member.write(bytes(min(1 << 22, size - start)))
+    return path
+
+
+def test_sizes_are_checked_before_memory_is_allocated(tmp_path, monkeypatch, refused):
+    claims = write_member(tmp_path / "claims.npz", "images.npy", (10**9, 32, 32, 3), 3072)
+    refused(lambda: data.load(claims), str(claims), "says 3,072,000,000,000 bytes, but it has 3,200")
+    overflow = write_member(tmp_path / "overflow.npz", "images.npy", (2**62, 2**62, 32, 3), 10)
+    refused(lambda: data.load(overflow), "but it has 138")
+    negative = write_member(tmp_path / "negative.npz", "images.npy", (-1, 4, 4, 3), 48)
+    refused(lambda: data.load(negative), "shape")
+    lzma = write_member(tmp_path / "lzma.npz", "images.npy", (1, 4, 4, 3), 48, compression=zipfile.ZIP_LZMA)
+    refused(lambda: data.load(lzma), "another method")
+    monkeypatch.setattr(npz_members, "_FREE_EXPANSION", 10_000_000)
+    packed = {"compression": zipfile.ZIP_DEFLATED}
+    bomb = write_member(tmp_path / "bomb.npz", "images.npy", (20_000, 32, 32, 3), 20_000 * 3072, **packed)
+    refused(lambda: data.load(bomb), "images has 61 MB in a file of 60 kB", "np.savez")
+    monkeypatch.setattr(npz_members, "available_memory", lambda: 100_000)
+    plain = write_member(tmp_path / "plain.npz", "images.npy", (20, 32, 32, 3), 20 * 3072)
+    refused(lambda: data.load(plain), "does not fit into memory", "123 kB", "100 kB are free")
+    first = write_member(tmp_path / "first.npz", "images.npy", (20, 3, 32, 32), 20 * 3072)
+    assert len(data.load(first)) == 20  # needs no copy
+
+
+def test_pipes_are_refused(tmp_path, refused):
+    os.mkfifo(tmp_path / "pipe.npz")
+    refused(lambda: data.load(tmp_path / "pipe.npz"), "pipe.npz", "no regular file")

@@ -1,6 +1,7 @@
 """Labels of a few examples reach all images, with an accuracy that was really measured."""
 
 import csv
+import os
 
 import pytest
 import torch
@@ -118,3 +119,9 @@ def test_summary_and_csv(tmp_path):
     written = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert [row["path"] for row in written] == table.names
     assert written[0] == {"path": "cat/0.png", "label": "cat", "confidence": "1.0000", "given": "1"}
+
+
+def test_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "labels.csv")
+    with pytest.raises(AAGError, match="no regular file"):
+        read_labels(tmp_path / "labels.csv", make_table())

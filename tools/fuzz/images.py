@@ -105,7 +105,7 @@ def other_seeds() -> list[bytes]:
     out = []
     for name, modes in {
         "PPM": ("1", "L", "RGB", "I;16"), "TGA": ("L", "RGB", "RGBA"), "SGI": ("L", "RGB"), "PCX": ("P", "RGB"),
-        "DDS": ("RGB", "RGBA"), "JPEG2000": ("L", "RGB", "RGBA"), "AVIF": ("RGB", "RGBA"), 
+        "DDS": ("RGB", "RGBA"), "JPEG2000": ("L", "RGB", "RGBA"), "AVIF": ("RGB", "RGBA"),
         "IM": ("L", "RGB"), "MSP": ("1",), "XBM": ("1",), "SPIDER": ("F",), "QOI": ("RGB", "RGBA"),
     }.items():  # fmt: skip
         for mode in modes:

@@ -1,6 +1,7 @@
 """Label all images from a few labelled examples, by weighted kNN or a linear classifier on embeddings."""
 
 import csv
+import io
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from aag.errors import AAGError, first_line
 from aag.evaluate.knn import knn_predict
-from aag.files import write_csv
+from aag.files import open_regular, write_csv
 from aag.serving.sources import class_folders
 from aag.serving.table import EmbeddingTable
 from aag.text import pluralize
@@ -83,7 +84,7 @@ def read_labels(path: Path, table: EmbeddingTable) -> dict[int, str]:
     Paths are those of the table; also accepted with the folder in front, or absolute.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise AAGError(f"cannot read labels from {path}: {first_line(error)}") from error

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from aag.data.npz_members import open_arrays
 from aag.errors import AAGError, first_line
 from aag.files import atomic_write_path, explain_write_errors
 
@@ -90,7 +91,7 @@ def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = Tr
             raise ValueError("it needs a text as path and a list of numbers as embedding in each row")
     except FileNotFoundError:
         raise AAGError(f"no such file: {path}") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, MemoryError, BadZipFile) as error:
         raise AAGError(f"cannot read embeddings from {path}: {first_line(error)[:200]}") from error
     if not len(table):
         raise AAGError(f"{path} has no rows; run aag embed again")
@@ -179,7 +180,7 @@ def _write_npz(path: Path, table: EmbeddingTable) -> None:
 
 
 def _read_npz(path: Path, leave_out: set[str]) -> EmbeddingTable:
-    with np.load(path, allow_pickle=False) as found:
+    with open_arrays(path) as found:
         if not {"path", "embedding"} <= set(found) or not len(found["path"]):
             raise ValueError("it needs rows in the arrays path and embedding")
         thumbnails = None
