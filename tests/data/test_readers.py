@@ -1,6 +1,8 @@
+import gzip
 import os
 import pickle
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,11 +88,15 @@ def test_wrong_npz_in_the_data_root_is_refused(root: Path, monkeypatch, refused)
     refused(lambda: data.load("cifar10"), "damaged", "delete it", "aag data fetch cifar10")
 
 
-def test_a_wrong_checksum_is_refused(root: Path, refused):
+def test_a_wrong_checksum_is_refused(root: Path, monkeypatch, refused):
     cifar_archive(root / "cifar-10-python.tar.gz", "cifar10", images(5), images(2))
-    refused(lambda: data.load("cifar10"), "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "fetch again")
-    svhn_files(root, images(3), images(3))
-    refused(lambda: data.load("svhn"), "train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373")
+    refused(lambda: data.load("cifar10"), "cifar-10-python.tar.gz", "expected 170,498,071", "fetch again")
+    shrink(monkeypatch, "svhn", 3, 3, *svhn_files(root, images(3), images(3)))
+    entry = datasets.DATASETS["svhn"]
+    for kind in ("md5", "sha256"):
+        wrong = replace(entry.archives[0], **{kind: "0" * 32})
+        monkeypatch.setitem(datasets.DATASETS, "svhn", replace(entry, archives=(wrong, entry.archives[1])))
+        refused(lambda: data.load("svhn"), "train_32x32.mat", kind, f"expected {'0' * 32}")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.9, 0.9995])
@@ -220,3 +226,42 @@ def test_bad_mat_files_are_refused(root: Path, monkeypatch, content, words, refu
         savemat(test, content)
     shrink(monkeypatch, "svhn", 3, 3, train, test)
     refused(lambda: data.load("svhn"), str(test), *words)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        # The memo's entry 2³¹ − 1: the unpickler in C would allocate 34 GB.
+        (b"\x80\x02}r\xff\xff\xff\x7f.", ["3×32×32"]),
+        # Tuples of tuples, 60 deep: as a key of a dict, its hash takes 2⁶⁰ steps.
+        (b"\x80\x02}(" + b")" + b"q\0h\0\x86" * 60 + b"Nu.", ["a key that is neither"]),
+        (b"\x80\x02}((" + b")" + b"q\0h\0\x86" * 60 + b"Nds.", ["damaged"]),
+        (b"\x80\x02})" + b"q\0h\0\x86" * 60 + b"Ns.", ["a key that is neither"]),
+        (b"\x80\x04\x8f(" + b")" + b"q\0h\0\x86" * 60 + b"\x90.", ["damaged"]),
+        # Eight exabytes, says the header.
+        (b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7fabc.", ["damaged"]),
+        # A state for the function that makes arrays.
+        (b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n}U\x01aU\x01bsb.", ["another object"]),
+        (b"\x80\x02c" + b"x" * 9 + b"\ny\n.", ["uses xxxxxxxxx.y"]),
+    ],
+)
+def test_costly_pickles_are_refused(root: Path, monkeypatch, batch, words, refused):
+    test_bad_batches_are_refused(root, monkeypatch, batch, words, refused)
+
+
+def test_archives_that_expand_are_refused(tmp_path, monkeypatch, refused):
+    monkeypatch.setattr(archive, "MAX_BYTES", 10_000_000)
+    long_name = tarfile.TarInfo("x")
+    long_name.type, long_name.size = tarfile.GNUTYPE_LONGNAME, 50_000_000
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(gzip.compress(long_name.tobuf() + bytes(50_000_000)))  # 50 kB
+    refused(lambda: archive.read_members(path, ["a"]), str(path), "more than 10,000,000 bytes")
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 2)
+    refused(lambda: archive.read_members(tar_gz(path, dict.fromkeys("abc", b"")), ["a"]), "more than 2 files")
+
+
+def test_pipes_in_an_unpacked_folder_are_refused(root: Path, monkeypatch, refused):
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "data_batch_1")
+    refused(lambda: data.load("cifar10"), "data_batch_1", "no regular file")

@@ -2,30 +2,46 @@
 
 import gzip
 import hashlib
+import io
+import os
 import tarfile
 import zlib
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
+from aag.data.datasets import Archive
 from aag.errors import AAGError
+from aag.files import open_regular
+from aag.text import printable
 
 MAX_MEMBER_BYTES = 400_000_000  # CIFAR-100's train file has 155 million
+MAX_BYTES = 600_000_000  # of all members, unpacked; CIFAR's have 186 million
+MAX_MEMBERS = 10_000
 
 
-def file_md5(path: Path) -> str:
-    """Return a file's md5, which is what the authors publish. It detects damage, not malice."""
+def find_mismatch(path: Path, archive: Archive) -> str | None:
+    """Return how a file differs from the published one, in size or checksum; None if it does not."""
+    sums = {"md5": hashlib.md5(usedforsecurity=False), "sha256": hashlib.sha256()}
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if archive.size not in (None, size):
+                return f"{size:,} bytes, expected {archive.size:,}"
+            while block := file.read(1 << 20):
+                for each in sums.values():
+                    each.update(block)
     except OSError as error:
         raise AAGError(f"cannot read {path}: {error.strerror or error}") from None
+    for name, expected in {"md5": archive.md5, "sha256": archive.sha256}.items():
+        if expected is not None and (found := sums[name].hexdigest()) != expected:
+            return f"{name} {found}, expected {expected}"
+    return None
 
 
-def check_md5(path: Path, expected: str) -> None:
-    """Refuse a file whose md5 is not the expected one."""
-    found = file_md5(path)
-    if found != expected:
-        raise AAGError(f"{path} is damaged or truncated (md5 {found}, expected {expected}); delete it and fetch again")
+def check_archive(path: Path, archive: Archive) -> None:
+    """Refuse a file that is not the published one."""
+    if mismatch := find_mismatch(path, archive):
+        raise AAGError(f"{path} is damaged or truncated ({mismatch}); delete it and fetch again")
 
 
 def read_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
@@ -33,12 +49,19 @@ def read_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     try:
         # Not tarfile's own decompression: only the gzip module reports a truncated file.
-        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-            for member in tar:
+        with (
+            open_regular(path) as file,
+            gzip.GzipFile(fileobj=file) as unpacked,
+            _LimitedStream(unpacked, path) as stream,
+            tarfile.open(fileobj=stream, mode="r|") as tar,
+        ):
+            for number, member in enumerate(tar):
+                if number >= MAX_MEMBERS:
+                    raise AAGError(f"{path} contains more than {MAX_MEMBERS:,} files; it is a different archive")
                 _check_member(path, member)
                 if member.name in names and member.isfile():
-                    file = tar.extractfile(member)
-                    found[member.name] = file.read() if file else b""
+                    content = tar.extractfile(member)
+                    found[member.name] = content.read() if content else b""
                     if len(found[member.name]) != member.size:
                         raise EOFError
             while stream.read(1 << 20):  # gzip compares its checksum at the end
@@ -53,9 +76,23 @@ def read_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
     return found
 
 
+class _LimitedStream(io.RawIOBase):
+    """The unpacked bytes of an archive, up to a limit: headers of a tar, too, may say any length."""
+
+    def __init__(self, stream: gzip.GzipFile, path: Path) -> None:
+        self._stream, self._path, self._rest = stream, path, MAX_BYTES
+
+    def read(self, size: int = -1) -> bytes:
+        content = self._stream.read(size)
+        self._rest -= len(content)
+        if self._rest < 0:
+            raise AAGError(f"{self._path} unpacks to more than {MAX_BYTES:,} bytes; it is a different archive")
+        return content
+
+
 def _check_member(path: Path, member: tarfile.TarInfo) -> None:
-    parts = PurePosixPath(member.name.replace("\\", "/"))
+    parts, name = PurePosixPath(member.name.replace("\\", "/")), printable(member.name)[:200]
     if parts.is_absolute() or ".." in parts.parts or not (member.isfile() or member.isdir()):
-        raise AAGError(f"{path} contains {member.name!r}, which points outside the archive; do not use this file")
+        raise AAGError(f"{path} contains {name!r}, which points outside the archive; do not use this file")
     if member.size > MAX_MEMBER_BYTES:
-        raise AAGError(f"{path} contains {member.name!r} of {member.size:,} bytes; it is a different archive")
+        raise AAGError(f"{path} contains {name!r} of {member.size:,} bytes; it is a different archive")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from aag.data import npm, npz
-from aag.data.archive import file_md5
+from aag.data.archive import find_mismatch
 from aag.data.arrays import SplitArrays
 from aag.data.datasets import (
     DATASETS,
@@ -74,9 +74,7 @@ def fetch(
 
     def download_archive(archive: Archive) -> Path:
         url, target = f"{(base_url or archive.base_url).rstrip('/')}/{archive.file}", folder / archive.file
-        return download(
-            url, target, md5=archive.md5, progress=progress, retries=retries, timeout=timeout, pause=pause
-        )  # fmt: skip
+        return download(url, target, archive, progress=progress, retries=retries, timeout=timeout, pause=pause)
 
     files = find_files(dataset, folder)
     if files is not None and files.kind == "npz":
@@ -98,7 +96,7 @@ def _is_intact(dataset: Dataset, files: StoredFiles) -> bool:
     """Compare checksums. An unpacked folder has none; its reader checks it."""
     if files.kind == "folder":
         return True
-    return all(file_md5(path) == archive.md5 for path, archive in zip(files.paths, dataset.archives, strict=True))
+    return not any(map(find_mismatch, files.paths, dataset.archives))
 
 
 def _download(

