@@ -1,14 +1,18 @@
 """PCA-whitening and k-means on the device, as DeepCluster uses them from faiss."""
 
+from math import frexp, isfinite
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from aag.errors import AAGError
 from aag.rng import Stream, keys, uniforms
+from aag.vectors import unit
 
 CHUNK = 2**24  # numbers in a block of distances: 64 MB of float32
 VARIANCE_FLOOR = 1e-12  # relative to the largest variance; less is rounding of float32 features
+SQUARABLE = (1e-12, 1e12)  # magnitudes whose squares and their sums are far from the limits of float32
+MAX_EXPONENT = 100  # a power of two that is a float32, and whose inverse is one
 SPLIT_SHIFT = 1 / 1024  # by which the two halves of a split centroid move, relative to its coordinates
 
 
@@ -18,6 +22,7 @@ def whiten(features: Tensor, dims: int = 256) -> Tensor:
     The covariance and its eigenvectors are computed in float64, because the small eigenvalues are differences of large
     numbers and the result is divided by them. Directions without variance (dead or duplicate features) become zeros.
     """
+    _check_matrix(features, "whitening")
     n, size = features.shape
     if n < 2:
         raise AAGError("whitening needs at least two rows: one alone has no variance")
@@ -32,7 +37,7 @@ def whiten(features: Tensor, dims: int = 256) -> Tensor:
     nonzero = variances > VARIANCE_FLOOR * variances[0].clamp_min(torch.finfo(torch.float64).tiny)
     scale = torch.where(nonzero, variances, 1).rsqrt() * nonzero
     projection = (directions * scale).to(features.dtype)  # [F, dims]
-    return F.normalize((features - mean.to(features.dtype)) @ projection, dim=1)
+    return unit((features - mean.to(features.dtype)) @ projection)
 
 
 @torch.no_grad()
@@ -44,8 +49,18 @@ def kmeans(
     Starts from the centroids `start` [k, d], or from k different rows, drawn by (seed, epoch). An empty cluster takes
     part of a large one; in the result some may still be empty.
     """
-    if not 1 <= k <= len(x):
+    largest = _check_matrix(x, "k-means")
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= len(x):
         raise AAGError(f"k-means of {len(x)} points needs between 1 and {len(x)} clusters, not {k}")
+    if start is not None:
+        _check_matrix(start, "k-means")
+        if start.shape != (k, x.shape[1]):
+            raise AAGError(f"k-means needs start centroids [{k}, {x.shape[1]}], not {list(start.shape)}")
+    if 0 < largest < SQUARABLE[0] or largest > SQUARABLE[1]:
+        power = 2.0 ** max(-MAX_EXPONENT, min(MAX_EXPONENT, frexp(largest)[1]))  # exact, so results stay the same
+        scaled = None if start is None else start / power
+        labels, centroids = kmeans(x / power, k, iterations=iterations, seed=seed, epoch=epoch, start=scaled)
+        return labels, centroids * power
     if start is None:
         draws = keys(seed, epoch, torch.arange(len(x), device=x.device), Stream.KMEANS_INIT)
         start = x[torch.sort(draws, stable=True).indices[:k]]
@@ -56,6 +71,17 @@ def kmeans(
         sums, counts = _cluster_sums(x, nearest_centroids(x, centroids), k)
         centroids = _refill_empty(sums / counts.clamp_min(1)[:, None], counts, signs)
     return nearest_centroids(x, centroids), centroids
+
+
+def _check_matrix(x: Tensor, purpose: str) -> float:
+    """Return the largest magnitude in x; refuse what is not a matrix of finite floats."""
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim != 2 or not x.numel():
+        kind = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise AAGError(f"{purpose} takes a float tensor [N, d] with at least one number, not {kind}")
+    largest = x.abs().amax().item()
+    if not isfinite(largest):
+        raise AAGError(f"{purpose} takes finite numbers, and these hold NaN or infinity; lower the learning rate")
+    return largest
 
 
 def nearest_centroids(x: Tensor, centroids: Tensor) -> Tensor:

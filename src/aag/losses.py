@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from aag.errors import AAGError
+from aag.vectors import unit
 
 TEMPERATURES = (0.001, 1000.0)  # below, cosines over τ lose their digits in float32; above, all pairs look alike
 
@@ -200,11 +200,6 @@ def _log_complement(log_p: Tensor) -> Tensor:
 
 def _mean_total(parts: list[Component]) -> Tensor:
     return torch.stack([part.loss for part in parts]).sum(dim=0).mean()
-
-
-def unit(v: Tensor) -> Tensor:
-    """Return rows of length 1, in float32 or better."""
-    return normalize(v if v.dtype == torch.float64 else v.float(), dim=1)
 
 
 def _scaled(v: Tensor, temperature: float) -> Tensor:

@@ -5,10 +5,10 @@ from math import sqrt
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from aag.errors import AAGError
+from aag.vectors import unit
 
 # Size of a chunk of similarities; on a CPU it should still be in the cache when it is read again.
 CHUNK_BYTES, CPU_CHUNK_BYTES = 256 << 20, 24 << 20
@@ -75,8 +75,8 @@ def knn_predict(
     device = train_features.device
     columns, column_of = _columns(train_labels, classes)
 
-    train = F.normalize(train_features, dim=1)
-    test = F.normalize(test_features.to(device), dim=1)
+    train = unit(train_features)
+    test = unit(test_features.to(device))
     scores = torch.empty(len(test), len(columns), device=device)
     if leave_one_out and (len(train) < 2 or len(test) != len(train)):
         raise AAGError(f"leave-one-out needs the same two or more rows twice, got {len(train)} and {len(test)}")

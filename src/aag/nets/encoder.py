@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aag.errors import AAGError
@@ -15,6 +14,7 @@ from aag.nets.layers import eval_mode, use_ghost_batch_norm
 from aag.nets.sobel import sobel
 from aag.nets.spec import CUSTOM, EncoderSpec
 from aag.pixels import check_pixel_range
+from aag.vectors import unit
 
 
 class Encoder(nn.Module):
@@ -102,7 +102,7 @@ class Encoder(nn.Module):
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
                 features[rows], raw = self(check_pixel_range(images[rows].to(device)))
-                embeddings[rows] = F.normalize(raw.float(), dim=1)
+                embeddings[rows] = unit(raw)
         return features, embeddings
 
     def _check_images(self, images: Tensor, any_size: bool) -> Tensor:
