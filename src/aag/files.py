@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
-from aag.errors import AAGError
+from aag.errors import AAGError, describe
+
+
+def as_path(value: object) -> Path:
+    """Return a path that the user gave, as text or as a path."""
+    if not isinstance(value, str | os.PathLike) or "\0" in os.fspath(value):  # bytes hold no text, either
+        raise AAGError(f"a path must be text or a pathlib.Path without null characters, not {describe(value)}")
+    return Path(value)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aag.errors import AAGError
-from aag.files import explain_write_errors, write_bytes, write_json
+from aag.files import as_path, explain_write_errors, write_bytes, write_json
 from aag.text import pluralize
 
 Json = dict[str, Any]
@@ -21,7 +21,7 @@ class Run:
     """The files of a run. `settings` is nested JSON by section; see `aag.training.RunSettings`."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = as_path(folder)
         self.config_file = self.folder / "config.json"
         self.metrics_file = self.folder / "metrics.jsonl"
         self.checkpoint = self.folder / "last.ckpt"

@@ -5,7 +5,7 @@ All are functions of unit embeddings. None needs labels, and none influences tra
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from aag.augment import Augmentation
 from aag.errors import AAGError
 from aag.evaluate.knn import check_features, check_same_width
 from aag.rng import Stream, keys, permutation
+from aag.settings import Range, check_value
 
 MAX_IMAGES, MIN_IMAGES = 2048, 256  # of the subset
 CHUNK_PIXELS = 2**21  # per view that is made at once
@@ -78,6 +79,7 @@ def neighbour_consistency(first: Tensor, second: Tensor, k: int = 1) -> float:
     images j have cos(first i, second j) ≥ cos(first i, second i). Equal embeddings therefore count as 0; chance is k/N.
     """
     first, second = _check_pair(first, second)
+    k = check_value("k", k, Annotated[int, Range(at_least=1, below=2**31)])
     cosine = first @ second.T  # [N, N]
     at_least = cosine >= cosine.diagonal()[:, None]  # each row includes the image itself
     return float((at_least.sum(dim=1) <= k).double().mean())

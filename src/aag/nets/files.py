@@ -10,10 +10,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from aag.errors import AAGError, first_line
-from aag.files import write_bytes
+from aag.errors import AAGError, describe, first_line
+from aag.files import as_path, write_bytes
 from aag.nets.encoder import Encoder, build
 from aag.nets.spec import CUSTOM, EncoderSpec
+from aag.text import keep_end
 
 FILENAME = "encoder.safetensors"  # inside a run folder
 SPEC = "spec"
@@ -21,6 +22,9 @@ SPEC = "spec"
 
 def save(encoder: Encoder, path: str | os.PathLike[str], extra: Mapping[str, str] | None = None) -> None:
     """Write weights, spec and `extra` to `path` atomically: after a crash the old file is still there."""
+    path = as_path(path)
+    if not isinstance(encoder, Encoder):
+        raise AAGError(f"only an aag.nets.Encoder can be saved, not {describe(encoder)}; build one with aag.nets.build")
     # safetensors needs row-major tensors that share no memory; channels-last and tied weights are neither.
     tensors = {
         name: tensor.detach().to("cpu", memory_format=torch.contiguous_format, copy=True)
@@ -28,7 +32,7 @@ def save(encoder: Encoder, path: str | os.PathLike[str], extra: Mapping[str, str
     }
     spec = replace(encoder.spec, bn_group_size=0)  # it only matters in training
     data = to_bytes(tensors, metadata={"format": "pt", **(extra or {}), SPEC: spec.to_json()})
-    write_bytes(Path(path), data)
+    write_bytes(path, data)
 
 
 def load(
@@ -39,13 +43,13 @@ def load(
     `.extra` holds what it was saved with. An encoder around your own backbone needs a `backbone` of the same
     architecture; its weights are overwritten.
     """
-    path = Path(run_or_file)
-    if path.is_dir():
+    path = as_path(run_or_file)
+    if os.path.isdir(path):  # pathlib raises where it may not look, or a name is too long
         path /= FILENAME
-        if not path.exists():
+        if not os.path.exists(path):
             raise AAGError(f"no {FILENAME} in {path.parent}: not a run folder, or its training has not finished")
-    elif not path.exists():
-        raise AAGError(f"no such file or folder: {path}")
+    elif not os.path.exists(path):
+        raise AAGError(f"no such file or folder: {keep_end(str(path), 300)}")
     if not path.is_file():  # reading a pipe would block
         raise AAGError(f"{path} is no regular file; give a run folder or a .safetensors file")
     metadata, tensors = _read(path)

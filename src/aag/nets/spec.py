@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
-from aag.errors import AAGError
+from aag.errors import AAGError, describe
 from aag.settings import Range, check_fields
 
 EDGES = "-edges"  # suffix of a network that sees edges instead of colours
@@ -123,8 +123,10 @@ def _channel_values(name: str, values: Any) -> tuple[float, ...]:
     try:
         numbers = tuple(float(value) for value in values)
         valid = bool(numbers) and all(isfinite(value) and (value > 0 or not positive) for value in numbers)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         valid = False
     if not valid:
-        raise AAGError(f"{name} must be one {positive}number per channel, such as (0.5, 0.5, 0.5), got {values!r}")
+        raise AAGError(
+            f"{name} must be one {positive}number per channel, such as (0.5, 0.5, 0.5), got {describe(values)}"
+        )
     return numbers
