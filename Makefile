@@ -3,8 +3,10 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 OWN_UV := $(filter .tools/bin/uv,$(UV))
 BIN := .venv/bin
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt
-# Versions for every platform and Python from 3.11 on, of our dependencies and of the tools that install them.
-PIN := printf 'uv\nhatchling\neditables\n' | $(UV) pip compile --quiet --universal --python-version 3.11 \
+# Versions for every platform and Python from 3.11 on, of our dependencies and of the tools that install them, with
+# the hashes of their files: uv refuses a file with another hash. Files from elsewhere (such as another build of
+# PyTorch) need UV_NO_VERIFY_HASHES=1.
+PIN := printf 'uv\nhatchling\neditables\n' | $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group dev --group bench --extra export --extra explore --extra tensorboard --extra wandb --no-header --no-annotate --no-emit-index-url --output-file constraints.txt
 
 .PHONY: help demo test check bench fuzz install pins update format lint types imports docs tables clean
@@ -62,7 +64,8 @@ update: | $(OWN_UV) ## move constraints.txt to the newest versions
 
 .tools/bin/uv:
 	python3 -m venv .tools
-	.tools/bin/python -m pip install --quiet --constraint constraints.txt uv
+	sed -n '/^uv==/,/[^\\]$$/p' constraints.txt > .tools/uv.txt
+	.tools/bin/python -m pip install --quiet --require-hashes --requirement .tools/uv.txt
 
 clean: ## remove what make made
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis site
