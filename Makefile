@@ -7,9 +7,9 @@ INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraints constr
 # the hashes of their files: uv refuses a file with another hash. Files from elsewhere (such as another build of
 # PyTorch) need UV_NO_VERIFY_HASHES=1.
 PIN := printf 'uv\nhatchling\neditables\n' | $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--group dev --group bench --extra export --extra explore --extra tensorboard --extra wandb --no-header --no-annotate --no-emit-index-url --output-file constraints.txt
+	--group dev --group audit --group bench --extra export --extra explore --extra tensorboard --extra wandb --no-header --no-annotate --no-emit-index-url --output-file constraints.txt
 
-.PHONY: help demo test check bench fuzz install pins update format lint types imports docs tables clean
+.PHONY: help demo test check bench fuzz audit install pins update format lint types imports docs tables clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -28,6 +28,10 @@ bench: install ## measure speed and memory of every stage
 
 fuzz: install ## give 100,000 damaged files to the readers: about an hour (INPUTS=1000 for fewer)
 	PYTHONPATH=tools $(BIN)/python -m fuzz --inputs $(or $(INPUTS),100000)
+
+audit: install ## list all packages in bom.json and look up known vulnerabilities
+	$(INSTALL) --group audit
+	$(BIN)/python tools/audit.py
 
 format: install ## format the code and apply the linter's fixes
 	$(BIN)/ruff format .
