@@ -180,7 +180,8 @@ def _save(
 
     style: Any = {
         "svg.fonttype": "none", "svg.hashsalt": printable(salt), "pdf.fonttype": 42, "font.size": 10,
-        "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": LIGHT["soft"], "axes.labelcolor": LIGHT["soft"],
+        "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": LIGHT["soft"],
+        "axes.labelcolor": LIGHT["soft"],
         "xtick.color": LIGHT["soft"], "ytick.color": LIGHT["soft"], "text.color": LIGHT["ink"],
         "axes.grid": True, "axes.grid.axis": "y", "grid.color": LIGHT["line"], "axes.axisbelow": True,
         "legend.frameon": False, "lines.linewidth": 1.8, "axes.unicode_minus": True,
