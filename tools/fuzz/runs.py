@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,14 +47,41 @@ def _evaluation() -> dict[str, Any]:
     return {"epoch": 2, "results": [result]}
 
 
-def _jsonl(rows: list[dict[str, Any]]) -> bytes:
+def _jsonl(rows: list[Any]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+STRANGE = (None, True, -1, 0, 10**30, 0.5, float("nan"), 1e300, "", "x\n\u2028", [], [1], {}, {"a": 1})
+
+
+def variants(content: Any) -> Iterator[Any]:
+    """Yield JSON content with each of its values replaced by something strange: changed bytes seldom change a type."""
+    yield from STRANGE
+    if isinstance(content, dict):
+        for name in content:
+            yield {key: value for key, value in content.items() if key != name}
+            yield from ({**content, name: value} for value in variants(content[name]))
+    elif isinstance(content, list):
+        for place in range(len(content)):
+            yield from ([*content[:place], value, *content[place + 1 :]] for value in variants(content[place]))
+
+
+def _variant_seeds(content: Any) -> list[bytes]:
+    """Return the content and its variants; of a list, as lines."""
+    dump = _jsonl if isinstance(content, list) else lambda value: json.dumps(value).encode()
+    whole = [content] * 100  # whose bytes alone are damaged
+    return [dump(value) for value in (*whole, *variants(content)) if type(value) is type(content)]
 
 
 FILES = {
     "config.json": lambda: json.dumps(_settings(), indent=1).encode(),
     "metrics.jsonl": lambda: _jsonl(_rows()),
     "evaluation.json": lambda: json.dumps(_evaluation()).encode(),
+}
+CONTENTS: dict[str, Callable[[], Any]] = {
+    "config.json": _settings,
+    "metrics.jsonl": _rows,
+    "evaluation.json": _evaluation,
 }
 
 
@@ -85,7 +112,7 @@ def _record_seeds() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         for name, make in FILES.items():
             (Path(folder) / name).write_bytes(make())
-        return [json.dumps(make_record(Run(folder))).encode()]
+        return _variant_seeds(make_record(Run(folder)))
 
 
 def _table() -> EmbeddingTable:
@@ -131,9 +158,11 @@ def _method_seeds() -> list[bytes]:
 TARGETS = {
     **{
         name.replace(".", "-"): Target(
-            lambda make=make: [make()], lambda path, name=name: _in_run(name, path, _read_run), Path(name).suffix
+            lambda make=make: _variant_seeds(make()),
+            lambda path, name=name: _in_run(name, path, _read_run),
+            Path(name).suffix,
         )
-        for name, make in FILES.items()
+        for name, make in CONTENTS.items()
     },
     "record": Target(_record_seeds, _read_record, ".json"),
     "embeddings-parquet": Target(lambda: _table_seeds(".parquet"), read_table, ".parquet"),
@@ -141,7 +170,7 @@ TARGETS = {
     "embeddings-npz": Target(lambda: _table_seeds(".npz"), read_table, ".npz"),
     "labels": Target(_label_seeds, lambda path: read_labels(path, _table()), ".csv"),
     "spec": Target(
-        lambda: [EncoderSpec("resnet18").to_json().encode()],
+        lambda: _variant_seeds(json.loads(EncoderSpec("resnet18").to_json())),
         lambda path: EncoderSpec.from_json(path.read_text(errors="replace")),
         ".json",
     ),
