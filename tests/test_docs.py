@@ -117,6 +117,7 @@ def _same_run(settings, wanted):
 
 
 OTHER_PROGRAMS = {"--benchmark", "--logdir"}  # an example's option, and TensorBoard's
+OTHER_PROGRAMS |= {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--max-restarts"}  # torchrun's
 
 
 @pytest.fixture(scope="module")

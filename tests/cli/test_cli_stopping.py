@@ -78,11 +78,28 @@ def signals_at_step(monkeypatch) -> Callable[..., None]:
     return plan
 
 
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGHUP])
+def test_a_warning_of_pre_emption_and_a_closed_terminal_save_the_run(npz, signals_at_step, signum):
+    signals_at_step(6, signum)
+    stopped = aag_("train", "--data", npz, *QUICK, "--epochs", 3, "--batch-size", 24, "--out", "run")
+    assert (stopped.code, stopped.err) == (75, STOPPING)
+    saved = checkpoint.load(Path("run/last.ckpt"))[1]
+    assert (saved["epoch"], saved["step"]) == (1, 2)
+
+
+def test_a_run_under_nohup_ignores_the_closed_terminal(npz, signals_at_step):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals_at_step(2, signal.SIGHUP)
+    ran = aag_("train", "--data", npz, *QUICK, "--epochs", 1, "--batch-size", 24, "--out", "run", "--no-report")
+    signal.signal(signal.SIGHUP, before)
+    assert (ran.code, ran.err) == (0, "")
+
+
 def test_a_scheduler_can_stop_a_run_and_evaluate_says_it_is_unfinished(npz, tmp_path, signals_at_step):
     words = ["train", "--data", npz, *QUICK, "--epochs", 3, "--batch-size", 24, "--out", "run"]
     signals_at_step(6, signal.SIGTERM)  # in the second epoch of four steps
     stopped = aag_(*words)
-    assert (stopped.code, stopped.err) == (130, STOPPING)
+    assert (stopped.code, stopped.err) == (75, STOPPING)  # which tells a scheduler to try again
     assert "Stopped and saved" in stopped.out
 
     early = aag_("evaluate", "run", "--no-linear")

@@ -3,14 +3,13 @@
 import contextlib
 import io
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
 
 from aag import __version__
 from aag.errors import AAGError, unknown
+from aag.signals import INTERRUPTED, RESUMABLE, Terminated, handle_stops, raise_stop
 
 COMMANDS = {  # by what a user wants to do
     "Train": {
@@ -77,19 +76,19 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         if arguments[0] not in command_names():
             raise unknown("command", arguments[0], command_names())
-        # Schedulers send SIGTERM: let it stop like Ctrl-C.
-        with _handle(signal.default_int_handler, signal.SIGTERM):
+        with handle_stops(raise_stop):
             with _hold_signals():
                 command = import_module(f"aag.cli.{arguments[0]}")
             code = command.run(arguments[1:])
             sys.stdout.flush()
             return code
     except AAGError as error:
-        print(f"error: {error}", file=sys.stderr)
+        if type(error).__name__ != "ToldByMainError":  # without importing torch
+            print(f"error{_process()}: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("stopped", file=sys.stderr)
-        return 130
+        return RESUMABLE if isinstance(stop, Terminated) else INTERRUPTED
     except BrokenPipeError:  # `aag data | head`: the interpreter must not try to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -101,6 +100,9 @@ def main(arguments: list[str] | None = None) -> int:
             return _out_of_memory("the GPU")
         if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
             return _out_of_memory("this machine")
+        if _process() and isinstance(error, RuntimeError) and _is_broken_connection(error):
+            print(f"error{_process()}: the connection to another process broke; see its message", file=sys.stderr)
+            return 2
         raise
 
 
@@ -110,30 +112,20 @@ def _out_of_memory(where: str) -> int:
     return 2
 
 
-@contextlib.contextmanager
-def _handle(handler: Callable[[int, Any], None], *signals: signal.Signals) -> Iterator[None]:
-    """Handle signals with `handler` inside the block. Only the main thread can; in others this does nothing."""
-    try:
-        before = {number: signal.signal(number, handler) for number in signals}
-    except ValueError:
-        before = {}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+def _process() -> str:
+    """Name this process, where it is one of several."""
+    return f" (process {os.environ.get('RANK')})" if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+
+
+def _is_broken_connection(error: RuntimeError) -> bool:
+    return type(error).__name__.startswith("Dist") or "gloo" in str(error)
 
 
 @contextlib.contextmanager
 def _hold_signals() -> Iterator[None]:
-    """Delay Ctrl-C until heavy imports are done: some libraries swallow it or print a traceback."""
-    asked = False
-
-    def note(signum: int, frame: object) -> None:
-        nonlocal asked
-        asked = True
-
-    with _handle(note, signal.SIGINT, signal.SIGTERM):
+    """Delay stops until heavy imports are done: some libraries swallow Ctrl-C or print a traceback."""
+    asked: list[int] = []
+    with handle_stops(lambda signum, frame: asked.append(signum)):
         yield
     if asked:
-        raise KeyboardInterrupt
+        raise_stop(asked[0])

@@ -9,6 +9,7 @@ from rich.table import Table
 from aag.cli.output import Printer, decoding_progress, make_console, print_rows
 from aag.cli.parsing import parse
 from aag.cli.train import tidy_source
+from aag.distributed import read_launch
 from aag.errors import AAGError
 from aag.records import write_record
 from aag.runs import Run
@@ -63,7 +64,8 @@ def run(arguments: list[str]) -> int:
         raise AAGError("--tsne is saved next to the record: give --record FOLDER, too")
 
     where: dict[str, Any] = {"data_root": options.data_root, "device": options.device, "precision": options.precision}
-    say = Printer(make_console(stderr=options.json))
+    is_main = read_launch().rank == 0
+    say = Printer(make_console(stderr=options.json, quiet=not is_main))
     with decoding_progress(say.console) as decoding:
         evaluation = evaluate_run(
             found,
@@ -76,6 +78,8 @@ def run(arguments: list[str]) -> int:
             decoding_progress=decoding,
             **where,
         )
+    if not is_main:
+        return 0
     epochs = settings["train"]["epochs"]
     if evaluation.epoch < epochs:
         say(f"training is unfinished: these are the numbers of epoch {evaluation.epoch} of {epochs}")

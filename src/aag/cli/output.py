@@ -18,9 +18,9 @@ from aag.text import printable
 SHORT = 12  # characters of a column that is never wrapped
 
 
-def make_console(*, stderr: bool = False) -> Console:
+def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     # A path is printed as it is: "photos [old]" holds no markup, and "a:b:c" no emoji.
-    return Console(markup=False, emoji=False, stderr=stderr)
+    return Console(markup=False, emoji=False, stderr=stderr, quiet=quiet)
 
 
 class Printer:

@@ -10,6 +10,7 @@ import tyro
 from aag.cli.output import Printer, decoding_progress, make_console
 from aag.cli.parsing import option_types, options_in, options_of, parse_sections
 from aag.data.datasets import DATASETS
+from aag.distributed import ToldByMainError, read_launch
 from aag.errors import AAGError, first_line
 from aag.methods import load_method, methods
 from aag.nets import NetworkSettings
@@ -45,31 +46,35 @@ class Request:
 
 
 def run(arguments: list[str]) -> int:
-    request = parse_train(arguments)
-    console = make_console()
+    is_main = read_launch().rank == 0
+    try:
+        request = parse_train(arguments)
+    except AAGError as error:
+        raise error if is_main else ToldByMainError(str(error)) from error
+    console = make_console(quiet=not is_main)
     sets: Any = None
 
     def on_loaded(loaded: Any) -> None:
         nonlocal sets
         sets, progress.test_set = loaded, loaded[1]
 
-    with stop_on_signals() as should_stop, Progress(console) as progress, decoding_progress(console) as decoding:
+    with stop_on_signals() as stop, Progress(console) as progress, decoding_progress(console) as decoding:
         result = train_run(
             request.settings,
             request.execution,
             recipe=request.recipe,
             given=request.given,
             callbacks=[progress],
-            should_stop=should_stop,
+            should_stop=stop,
             on_loaded=on_loaded,
             decoding_progress=decoding,
             say=progress.say,
         )
     say = Printer(console)
     _print_summary(result, request, say)
-    if result.complete and request.report:
+    if result.complete and request.report and is_main:
         _write_report(result, request, sets, say)
-    return 0 if result.complete else 130
+    return 0 if result.complete else stop.exit_code
 
 
 def parse_train(arguments: list[str]) -> Request:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from aag.distributed import share, sum_in_place
 from aag.evaluate.knn import check_labelled, check_same_width
 from aag.settings import Range, Seed, check_value
 
@@ -73,7 +74,8 @@ def linear_probe(
 ) -> LinearResult:
     """Train one linear layer with Adam and cross-entropy, on the training features' device.
 
-    Initialisation and shuffles come from a CPU generator, so a seed means the same on every device.
+    Initialisation and shuffles come from a CPU generator, so a seed means the same on every device. Several processes
+    with the same features each take a share of every batch.
     """
     started = perf_counter()
     train_features, train_labels = check_labelled("training", train_features, train_labels)
@@ -95,17 +97,18 @@ def linear_probe(
         correct = torch.empty(
             epochs, dtype=torch.int64, device=device
         )  # read once at the end, as reading waits for the device
+        own = share(len(test_labels))
         run_epoch = layer.run_epoch
         for epoch in range(epochs):
             layer.order.copy_(torch.randperm(len(targets), generator=generator))
             layer.schedule.copy_(schedule[epoch])
             run_epoch()
-            correct[epoch] = (classes[layer.predict(test_features)] == test_labels).sum()
+            correct[epoch] = (classes[layer.predict(test_features[own])] == test_labels[own]).sum()
             if epoch == 0 and epochs > 1:  # the first, eager epoch was the warm-up that a capture needs
                 run_epoch = layer.capture()
         train_correct = int((layer.predict(train_features) == targets).sum())
 
-    curve = tuple(100 * count / len(test_labels) for count in correct.tolist())
+    curve = tuple(100 * count / len(test_labels) for count in sum_in_place(correct).tolist())
     return LinearResult(
         accuracy=curve[-1],
         best_accuracy=max(curve),
@@ -215,12 +218,15 @@ class _SoftmaxRegression:
 
     def _step(self, rows: Tensor, rate: Tensor, epsilon: Tensor) -> None:
         # For logits z = Wx + b and n rows, dL/dz = (softmax(z) − onehot(y)) / n, and dL/dW = (dL/dz)ᵀ x.
+        count = len(rows)
+        rows = rows[share(count)]
         x = self.features.index_select(0, rows)  # [n, F]
         error = torch.addmm(self.bias, x, self.weight.T).softmax(dim=1)  # [n, C]
         error.scatter_add_(1, self.targets.index_select(0, rows), self.minus_one)
-        error.div_(len(rows))
+        error.div_(count)
         torch.mm(error.T, x, out=self.weight_gradient)
         torch.sum(error, 0, out=self.bias_gradient)
+        sum_in_place(self.gradient)
 
         gradient = self.gradient
         if self.weight_decay:

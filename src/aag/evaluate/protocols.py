@@ -6,7 +6,8 @@ import torch
 
 from aag.data import ImageSet
 from aag.errors import AAGError
-from aag.evaluate.knn import knn_accuracy, knn_protocol
+from aag.evaluate import sharded
+from aag.evaluate.knn import knn_protocol
 from aag.evaluate.linear import linear_probe, linear_protocol
 from aag.nets import Encoder
 
@@ -26,7 +27,7 @@ def evaluate_encoder(
     """Weighted kNN on the embedding and on the features, and linear evaluation on the features; in percent.
 
     Features are extracted once, in eval mode and without augmentation, and kept on the encoder's device. Images
-    without a label are left out.
+    without a label are left out. Several processes share the work; all get the result.
     """
     if train_set.labels is None or (test_set is not None and test_set.labels is None):
         raise AAGError(
@@ -43,10 +44,10 @@ def evaluate_encoder(
     train_rows, test_rows = train_set.labelled(), test_set.labelled()
     train_labels, test_labels = train_set.labels[train_rows].to(device), test_set.labels[test_rows].to(device)
     train_features, train_embedding = (
-        each[train_rows.to(each.device)] for each in encoder.encode(train_set.images, dtype=dtype)
+        each[train_rows.to(each.device)] for each in sharded.encode(encoder, train_set.images, dtype)
     )
     test_features, test_embedding = (
-        each[test_rows.to(each.device)] for each in encoder.encode(test_set.images, dtype=dtype)
+        each[test_rows.to(each.device)] for each in sharded.encode(encoder, test_set.images, dtype)
     )
     shared = {
         "precision": "bf16" if dtype == torch.bfloat16 else "fp32",
@@ -61,7 +62,7 @@ def evaluate_encoder(
         ("embedding", train_embedding, test_embedding),
         ("features", train_features, test_features),
     ):
-        accuracy = knn_accuracy(train, train_labels, test, test_labels, k=k, temperature=temperature)
+        accuracy = sharded.knn_accuracy(train, train_labels, test, test_labels, k=k, temperature=temperature)
         protocol = knn_protocol(k=min(k, len(train)), temperature=temperature, layer=layer)
         protocol["dimensions"] = train.shape[1]
         results.append({"name": f"kNN ({layer})", "accuracy": accuracy, "protocol": protocol | shared})

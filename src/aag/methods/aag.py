@@ -13,10 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
 from torch import Tensor
+from torch.distributed import ProcessGroup, group
 
 from aag import kernels
 from aag.augment import Augmentation, AutoAugment, AuxiliaryAugment, RandAugment
 from aag.data.datasets import Dataset
+from aag.distributed import keep_share, world_size
+from aag.large_batch import ALGORITHM_1, TWO_VIEWS, contrast, is_large
 from aag.losses import check, components_from_similarities, similarities
 from aag.methods.base import Embeddings, Method, MethodSettings, MultiViewSettings, Recipe, StepOutput
 from aag.settings import Range, Temperature
@@ -103,16 +106,19 @@ class AAG(Method):
         z = rest[0] if rest else None
         check(x, y, z, settings.temperature)
         if kernels.enabled(x):
-            from aag.kernels.contrast import contrast, supports
+            from aag.kernels.contrast import contrast as fused_contrast
+            from aag.kernels.contrast import supports
 
             if supports(x):
-                total, numbers = contrast(
+                total, numbers = fused_contrast(
                     embeddings.flatten(0, 1),
                     len(embeddings),
                     temperature=settings.temperature,
                     keep_positive=settings.keep_positive,
                 )
                 return StepOutput(total, numbers[1 : 1 + len(self.log_names)].unbind())
+        if is_large(len(x)):
+            return self.large_batch_loss(embeddings)
         s = similarities(x, y, z, temperature=settings.temperature)
         parts = components_from_similarities(s, settings.keep_positive)
         total = sum((part.loss.mean() for part in parts[1:]), start=parts[0].loss.mean())
@@ -125,3 +131,21 @@ class AAG(Method):
         pull = core.pull.mean()
         log = (positive, negative, pull, -pull / (4 * (n - 1)), *(part.loss.detach().mean() for part in parts))
         return StepOutput(total, log)
+
+    def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
+        if is_large(len(index) * world_size()):
+            assert isinstance(embeddings, Tensor)
+            return self.large_batch_loss(keep_share(embeddings), group.WORLD)
+        return super().distributed_loss(embeddings, index)
+
+    def large_batch_loss(self, embeddings: Tensor, processes: ProcessGroup | None = None) -> StepOutput:
+        """Compute `loss` with memory linear in n. With `processes`, embeddings [V, n, d] are the own share."""
+        found = contrast(
+            embeddings.unbind(),
+            ALGORITHM_1 if len(embeddings) == 3 else TWO_VIEWS,
+            temperature=self.settings.temperature,
+            keep_positive=self.settings.keep_positive,
+            group=processes,
+        )
+        push = -found.pull / (4 * (found.images - 1))
+        return StepOutput(found.loss, (found.positive, found.negative, found.pull, push, *found.parts))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from aag.augment import Augmentation, BasicAugment
 from aag.data.datasets import Dataset
+from aag.distributed import gather_batch, world_size
 from aag.errors import AAGError
 from aag.nets import Encoder
 from aag.settings import Settings, TrainSettings
@@ -111,10 +112,13 @@ class Method(nn.Module):
     def forward(self, encoder: Encoder, views: Tensor, index: Tensor) -> StepOutput:
         """Compute the loss of views uint8 [V, n, 3, H, W] of the images with these indices, int64 [n].
 
-        `embed` runs under autocast where training does; `loss` never does, and gets the network's own precision.
+        `embed` runs under autocast where training does; `loss` never does, and gets the network's own precision. With
+        several processes, `embed` gets this process's images, and `loss` and `after_step` those of all processes.
         """
         embeddings = self.embed(encoder, views)
         with torch.autocast(views.device.type, enabled=False):
+            if world_size() > 1:
+                return self.distributed_loss(embeddings, index)
             return self.loss(embeddings, index)
 
     def embed(self, encoder: Encoder, views: Tensor) -> Embeddings:
@@ -125,6 +129,19 @@ class Method(nn.Module):
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         raise NotImplementedError
+
+    def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
+        """Compute the loss of the whole batch, the same in each process, from this process's embeddings and indices."""
+        parts = embeddings if isinstance(embeddings, tuple) else (embeddings,)
+        for part in parts:
+            if part.ndim < 2 or part.shape[1] != len(index):
+                raise AAGError(
+                    f"{type(self).__name__}.embed returned a tensor of shape {list(part.shape)}; "
+                    f"with several processes its dim 1 must be the batch of {len(index)} images"
+                )
+        gathered = tuple(gather_batch(part, dim=1) for part in parts)
+        whole = gathered if isinstance(embeddings, tuple) else gathered[0]
+        return self.loss(whole, gather_batch(index, dim=0))
 
     def before_epoch(self, epoch: int, extract: Extract) -> None:
         """Run before the first step of epoch 0, 1, …, outside of any graph.

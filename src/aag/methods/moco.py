@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from aag import rng
+from aag.distributed import gather_batch, rank
 from aag.errors import AAGError
 from aag.losses import queue_xent, unit
 from aag.methods.base import BasicPreset, Embeddings, Method, MethodContext, MethodSettings, Recipe, StepOutput
@@ -99,14 +100,17 @@ class MoCo(Method):
 
     @torch.no_grad()
     def _keys(self, images: Tensor) -> Tensor:
-        """Return the keys [V · n, d] of views [V, n, 3, H, W]."""
-        views, n = images.shape[:2]
-        images = images.flatten(0, 1)
+        """Return the keys [V · n, d] of views [V, n, 3, H, W]. The shuffle goes over the images of all processes."""
         if not self.shuffle:
-            return self.key(images)[1]
+            return self.key(images.flatten(0, 1))[1]
+        own = slice(rank() * images.shape[1], (rank() + 1) * images.shape[1])
+        images = gather_batch(images, dim=1)
+        views, n = images.shape[:2]
         order = shuffled(self.seed, self.steps, views, n)
-        key = self.key(images[order])[1]
-        return torch.empty_like(key).index_copy_(0, order, key)  # back in order
+        key = self.key(images.flatten(0, 1)[order.view(views, n)[:, own].flatten()])[1]
+        key = gather_batch(key.unflatten(0, (views, -1)), dim=1).flatten(0, 1)
+        key = torch.empty_like(key).index_copy_(0, order, key)  # back in order
+        return key.view(views, n, -1)[:, own].flatten(0, 1)
 
 
 def shuffled(seed: int, step: Tensor, views: int, n: int) -> Tensor:

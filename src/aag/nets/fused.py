@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aag.distributed import gather_stack, sum_in_place, world_size
 from aag.errors import KernelsUnsupportedError
 from aag.kernels import launch
 from aag.kernels import norm as kernels
@@ -147,6 +148,7 @@ class ConvNormLayer:
         self.module, self.fused = module, fused
         self.conv, self.norm = module.conv, module.norm
         self.group_size = self.norm.group_size if isinstance(self.norm, GhostBatchNorm2d) else 0
+        self.synchronised = world_size() > 1 and not self.group_size  # groups are whole within a process
         self.weight = _copy_for(self.conv.weight, fused.dtype)
         self.convolution = make_convolution(self.conv, self.weight, fused)
         self.unfinished: tuple[Tensor, Tensor, bool] | None = None  # sums, moments and pivot, from _Projection
@@ -272,7 +274,27 @@ def _convolve(layer: ConvNormLayer, x: Tensor) -> tuple[Tensor, Tensor, Tensor, 
         grid, sizes = row_grid(rows, channels, groups, FEW, layer.fused.processors)
         partial = z.new_empty(groups, grid[0], 2, channels, dtype=torch.float32)
         launch(kernels.statistics, grid, z, partial, rows, channels, **sizes)
+    if layer.synchronised:
+        partial = _synchronise(layer.norm, z, partial, pivot)
     return z, partial, z.new_empty(groups, 4, channels, dtype=torch.float32), pivot
+
+
+def _synchronise(norm: nn.BatchNorm2d, z: Tensor, partial: Tensor, pivot: bool) -> Tensor:
+    """Return sums [1, 1, 2, C] over this process's share that have the mean and the variance of all processes."""
+    rows, start = z.numel() // z.shape[1], z[0, :, 0, 0].float() if pivot else 0.0
+    first, second = partial.sum(dim=(0, 1)) / rows  # [C]: means of the differences from `start`, and of their squares
+    own_variance = second - first.square()
+    variances, means = gather_stack(torch.stack([own_variance, first + start])).unbind(1)  # [processes, C]
+    mean = means.mean(dim=0)
+    variance = variances.mean(dim=0) + (means - mean).square().mean(dim=0)
+    distance = mean - start
+    # The kernel's correction of the running variance is that of this process's rows.
+    total = rows * len(means)
+    correction = total / (total - 1) - rows / (rows - 1)
+    assert norm.running_var is not None
+    assert norm.momentum is not None
+    norm.running_var.add_(variance, alpha=norm.momentum * correction)
+    return torch.stack([distance, variance + distance.square()])[None, None] * rows
 
 
 def _backward(
@@ -297,6 +319,9 @@ def _backward(
         moments, masked, partial, rows, channels, h, w,
         SKIP_GRAD=skip_grad is not None, RELU=relu, SHORTCUT=has_shortcut, STRIDE=skip_stride, **sizes,
     )  # fmt: skip
+    if layer.synchronised:
+        # Means over processes: right for ∂x; and the gradients of the norm's weights are summed over processes later.
+        partial = sum_in_place(partial.sum(dim=1, keepdim=True)) / world_size()
     grad_norm = z.new_empty(2, channels, dtype=torch.float32)
     update = layer.norm_update(grad_norm)
     mask = relu and not stores_masked
@@ -305,7 +330,7 @@ def _backward(
         grad_weight = layer.convolution.backward(x, masked, z, partial, moments, grad_norm, update, mask)
     else:
         grad_z = torch.empty_like(z)
-        parts = grid[0]
+        parts = partial.shape[1]
         grid, sizes = row_grid(rows, channels, groups, MANY, fused.processors)
         launch(
             kernels.backward_inputs, grid, masked, z, grad_z, partial, moments, grad_norm[0], grad_norm[1],

@@ -30,6 +30,7 @@ from aag.paper.results import Results, setting_differences
 from aag.records import write_record
 from aag.runs import Run
 from aag.serving import evaluate_run, save_evaluation, write_projection
+from aag.signals import INTERRUPTED, RESUMABLE, Terminated
 from aag.text import pluralize
 from aag.training import RunSettings, load_sets, train_run
 from aag.training.api import Sets
@@ -40,9 +41,13 @@ from aag.training.runtime import find_device
 class Stopped(Exception):
     """Training stopped on request, and was saved."""
 
+    def __init__(self, exit_code: int) -> None:
+        super().__init__()
+        self.exit_code = exit_code
+
 
 def reproduce(options: Reproduce, console: Console) -> int:
-    """List, plan, draw or run, as the options say. Return 0, 2 where a run failed, or 130 where it was stopped."""
+    """List, plan, draw or run, as the options say. Return 0, 2 where a run failed, or the exit code of a stop."""
     if not options.what and (options.list or options.plan or options.shard or options.save):
         raise AAGError("--list, --plan, --shard and --save need a table or figure (or all), such as table2")
     if options.json and (options.save or options.plan or bool(options.what) != options.list):
@@ -142,7 +147,9 @@ class Runner:
             except (Stopped, KeyboardInterrupt) as stop:
                 saved = "Stopped and saved" if isinstance(stop, Stopped) else "Stopped"
                 self.say(f"\n{saved}. The same command resumes from the last checkpoint, in {planned.run.folder}")
-                return 130
+                if isinstance(stop, Stopped):
+                    return stop.exit_code
+                return RESUMABLE if isinstance(stop, Terminated) else INTERRUPTED
             finally:
                 _free_memory()
         outcomes["without data"] = len(todo) - len(ready)
@@ -219,7 +226,7 @@ class Runner:
         return self.loaded[1]
 
     def train(self, planned: PlannedRun, sets: Sets) -> None:
-        with stop_on_signals() as should_stop, Progress(self.console) as progress:
+        with stop_on_signals() as stop, Progress(self.console) as progress:
             progress.test_set = sets[1]
             result = train_run(
                 planned.experiment.settings,
@@ -227,11 +234,11 @@ class Runner:
                 recipe=planned.experiment.recipe,
                 sets=sets,
                 callbacks=[progress],
-                should_stop=should_stop,
+                should_stop=stop,
             )
             # Ask again: whoever stops the last step of a run does not want the next run either.
-            if not result.complete or should_stop():
-                raise Stopped
+            if not result.complete or stop():
+                raise Stopped(stop.exit_code)
 
     def record(self, run: Run, sets: Sets, with_projection: bool) -> None:
         evaluation = evaluate_run(run, device=self.options.device, sets=sets)

@@ -9,6 +9,7 @@ import torch
 
 from aag import data, nets
 from aag.data import ImageSet
+from aag.distributed import first_per_machine, process_group
 from aag.errors import AAGError
 from aag.evaluate.protocols import evaluate_encoder
 from aag.evaluate.tsne import project
@@ -63,24 +64,28 @@ def evaluate_run(
     """Weighted kNN and linear evaluation of a run's encoder, on the run's data unless another is given.
 
     `holdout` is the fraction of other labelled data that is held out as test images, where they have none.
-    `decoding_progress(done, total)` is called while files of a folder are decoded.
+    `decoding_progress(done, total)` is called while files of a folder are decoded. Processes that torchrun started
+    share the work.
     """
     settings = run.settings()
     source = data or settings["data"]["source"]
     options = {"holdout": holdout} if data else _label_options(settings)
     if holdout and not data:
         raise AAGError("--holdout is for other data, given with --data; to hold out images of a run, train with it")
-    loaded = _load(run, source, data_root, device, precision, sets, progress=decoding_progress, **options)
-    results = evaluate_encoder(
-        loaded.encoder,
-        *loaded.sets,
-        k=k,
-        temperature=temperature,
-        linear=linear,
-        linear_epochs=linear_epochs,
-        seed=settings["train"]["seed"],
-        dtype=loaded.dtype,
-    )
+    with process_group(find_device(device)):
+        loaded = first_per_machine(
+            lambda: _load(run, source, data_root, device, precision, sets, progress=decoding_progress, **options)
+        )
+        results = evaluate_encoder(
+            loaded.encoder,
+            *loaded.sets,
+            k=k,
+            temperature=temperature,
+            linear=linear,
+            linear_epochs=linear_epochs,
+            seed=settings["train"]["seed"],
+            dtype=loaded.dtype,
+        )
     name = loaded.sets[0].name
     # Numbers on another data set are saved next to the run's own, not over them.
     other = source != settings["data"]["source"] or holdout is not None

@@ -10,10 +10,12 @@ from torch import nn
 
 from aag import data, nets
 from aag.data import ImageSet
+from aag.distributed import first_per_machine, is_main, on_main, process_group
 from aag.errors import AAGError
 from aag.evaluate.health import verdict
 from aag.methods import Method, register_method
 from aag.nets import Encoder
+from aag.nets.pretrained import Normalisation
 from aag.runs import Run, RunSummary, summarize
 from aag.settings import Range, Settings
 from aag.training.callbacks import KNN, Callback, Health, ListSkipped
@@ -101,7 +103,8 @@ def train(
     these. `method`: a name, `file.py:Class`, a subclass of `Method`, or an object of one, with its own settings.
     `network`: a name, or any module that maps images to features [B, F]. `minutes`: choose as many epochs as fit.
     `track`: an experiment tracker. `options`: any option of `aag train`, such as epochs=100 or temperature=0.2. For a
-    folder, image size, network, batch size and epochs are chosen where none are given.
+    folder, image size, network, batch size and epochs are chosen where none are given. Processes that torchrun started
+    train together; each calls `callbacks` and `should_stop`.
     """
     sets = None
     if not isinstance(images, str | Path):
@@ -169,62 +172,82 @@ def train_run(
 
     `given`: names of the options that the user chose. With the recipe auto on a folder, others are chosen for it; None
     leaves all of them alone. `say` prints the choices and warnings. `decoding_progress(done, total)` is called
-    while files of a folder are decoded.
+    while files of a folder are decoded. Processes that torchrun started train together.
     """
     check_unused(settings, recipe)
     trackers = make_trackers(execution.track)  # first: a missing package is said before anything slow
     device = find_device(execution.device)
-    for_folder = given is not None and recipe == "auto" and sets is None and is_folder(settings.data.source)
-    given = given or ()
-    plan = plan_run(settings, recipe, given, execution.out, execution.minutes, device, for_folder=for_folder)
-    run, settings, every = plan.run, plan.settings, execution.knn_every
+    with process_group(device):
+        for_folder = given is not None and recipe == "auto" and sets is None and is_folder(settings.data.source)
+        given = given or ()
+        plan = on_main(
+            lambda: plan_run(settings, recipe, given, execution.out, execution.minutes, device, for_folder=for_folder)
+        )
+        run, settings, every = plan.run, plan.settings, execution.knn_every
+        on_main(lambda: _check_run(run, settings))  # before anything slow
+        for number, choice in enumerate(plan.choices):
+            say(f"{'' if number else 'chosen':<9}{choice}")
+        chosen = settings
+        train_set, test_set = sets or first_per_machine(
+            lambda: load_sets(chosen, execution.data_root, decoding_progress if is_main() else None)
+        )
+        if not settings.data.resize_size:
+            settings = settings.replace(image_size=train_set.image_size)  # which only the images can tell
+        on_loaded((train_set, test_set))
+        if backbone is None and (slow := slow_network_warning(settings, settings.data.image_size or 0, device)):
+            say(f"warning: {slow}")
+        choose_threads(device)
+        runtime: dict[str, Any] = {"device": device, "compile": execution.compile, "images_on": execution.images_on}
+        if plan.minutes:
+            say(f"         measuring the speed, for {minutes_text(plan.minutes)} of training …")
+            measured = measure_speed(
+                settings, (train_set, test_set), seconds=min(10.0, max(1.0, 3 * plan.minutes)), method=method,
+                backbone=backbone, **runtime,
+            )  # fmt: skip
+            speed = on_main(lambda: measured)
+            epochs = epochs_within(60 * plan.minutes - speed.start, speed.epoch, speed.evaluation, every)
+            settings = with_epochs(settings, epochs).resolve(settings.train.precision)
+            reason = epochs_reason(speed.start, speed.epoch, plan.minutes)
+            say(f"{'' if plan.choices else 'chosen':<9}{Choice('epochs', settings.train.epochs, reason)}")
+        if (for_folder or execution.minutes) and "knn_every" not in given:
+            every = evaluation_interval(every, settings.train.epochs)
+        encoder = build_encoder(settings, train_set, backbone, on_main(lambda: _stored_normalisation(run, settings)))
+        trainer = Trainer(
+            encoder,
+            method or settings.new_method(),
+            train_set,
+            settings.train,
+            run=run,
+            run_name=plan.name,
+            run_settings=settings.to_json(),
+            callbacks=(
+                ListSkipped(train_set.skipped + (test_set.skipped if test_set else ())),
+                KNN(train_set, test_set, every),
+                Health(every),
+                *(trackers if is_main() else ()),
+                *callbacks,
+            ),
+            checkpoint_minutes=execution.checkpoint_minutes,
+            should_stop=should_stop,
+            **runtime,
+        )
+        complete = trainer.fit()
+        summary, health = on_main(lambda: (summarize(run, settings.train.epochs), verdict(run.metrics())))
+        return TrainResult(run, encoder, summary, complete, health)
+
+
+def _check_run(run: Run, settings: RunSettings) -> None:
+    """Raise unless the settings may be trained in this run folder."""
     known = settings.data.image_size or (run.settings()["data"]["image_size"] if run.exists() else None)
-    run.check(settings.replace(image_size=known).to_json())  # before anything slow
-    for number, choice in enumerate(plan.choices):
-        say(f"{'' if number else 'chosen':<9}{choice}")
-    train_set, test_set = sets or load_sets(settings, execution.data_root, decoding_progress)
-    if not settings.data.resize_size:
-        settings = settings.replace(image_size=train_set.image_size)  # which only the images can tell
-    on_loaded((train_set, test_set))
-    if backbone is None and (slow := slow_network_warning(settings, settings.data.image_size or 0, device)):
-        say(f"warning: {slow}")
-    choose_threads(device)
-    runtime: dict[str, Any] = {"device": device, "compile": execution.compile, "images_on": execution.images_on}
-    if plan.minutes:
-        say(f"         measuring the speed, for {minutes_text(plan.minutes)} of training …")
-        speed = measure_speed(
-            settings, (train_set, test_set), seconds=min(10.0, max(1.0, 3 * plan.minutes)), method=method,
-            backbone=backbone, **runtime,
-        )  # fmt: skip
-        epochs = epochs_within(60 * plan.minutes - speed.start, speed.epoch, speed.evaluation, every)
-        settings = with_epochs(settings, epochs).resolve(settings.train.precision)
-        reason = epochs_reason(speed.start, speed.epoch, plan.minutes)
-        say(f"{'' if plan.choices else 'chosen':<9}{Choice('epochs', settings.train.epochs, reason)}")
-    if (for_folder or execution.minutes) and "knn_every" not in given:
-        every = evaluation_interval(every, settings.train.epochs)
-    stored = nets.read_spec(run.encoder_file) if settings.train.pretrained and run.checkpoint.exists() else None
-    encoder = build_encoder(settings, train_set, backbone, (stored.mean, stored.std) if stored else None)
-    trainer = Trainer(
-        encoder,
-        method or settings.new_method(),
-        train_set,
-        settings.train,
-        run=run,
-        run_name=plan.name,
-        run_settings=settings.to_json(),
-        callbacks=(
-            ListSkipped(train_set.skipped + (test_set.skipped if test_set else ())),
-            KNN(train_set, test_set, every),
-            Health(every),
-            *trackers,
-            *callbacks,
-        ),
-        checkpoint_minutes=execution.checkpoint_minutes,
-        should_stop=should_stop,
-        **runtime,
-    )
-    complete = trainer.fit()
-    return TrainResult(run, encoder, summarize(run, settings.train.epochs), complete, verdict(run.metrics()))
+    run.check(settings.replace(image_size=known).to_json())
+
+
+def _stored_normalisation(run: Run, settings: RunSettings) -> Normalisation | None:
+    """Return the mean and deviation that pretrained weights brought along, of a run that is resumed."""
+    if not settings.train.pretrained or not run.checkpoint.exists():
+        return None
+    spec = nets.read_spec(run.encoder_file)
+    return spec.mean, spec.std
 
 
 def load_sets(

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from aag.distributed import rank, world_size
 from aag.kernels import in_dry_run
 from aag.methods import Method
 from aag.rng import keys, permutation
@@ -26,7 +27,8 @@ class Batches:
     A view depends on (seed, epoch, image, view) alone; where the method orders an epoch's images, and may take one
     twice, on the position in that order instead of the image. Chunks start at fixed positions, so that a resumed run
     repeats the arithmetic of an uninterrupted one, bit for bit. Images on another device than `device` are read ahead,
-    chunk by chunk. Views have `view_size` pixels a side, by default the images'.
+    chunk by chunk. Views have `view_size` pixels a side, by default the images'. With several processes each makes its
+    own share of every batch; `batch_size` counts the images of all shares.
     """
 
     def __init__(
@@ -39,7 +41,8 @@ class Batches:
         view_size: int | None = None,
         device: torch.device | None = None,
     ) -> None:
-        self.images, self.method, self.batch_size, self.seed = images, method, batch_size, seed
+        self.images, self.method, self.seed = images, method, seed
+        self.batch_size, self.share_size = batch_size, batch_size // world_size()
         self.augmentations = method.augmentations()
         if view_size not in (None, images.shape[2]):
             self.augmentations = tuple(augmentation.at_size(view_size) for augmentation in self.augmentations)
@@ -51,7 +54,7 @@ class Batches:
             if self.device.type == "cuda"
             else max(CHUNK_PIXELS // 8, CHUNK_PIXELS // 32 * torch.get_num_threads())
         )
-        affordable = pixels // (images.shape[2] * images.shape[3]) // batch_size
+        affordable = pixels // (images.shape[2] * images.shape[3]) // self.share_size
         self.per_chunk = max(1, min(affordable, len(images) // batch_size))  # batches
         self._order: tuple[int, Tensor, bool] | None = None  # epoch, order, whether it is the method's own
         self._chunk_at: tuple[int, int] | None = None  # epoch and chunk
@@ -62,13 +65,13 @@ class Batches:
         if self._chunk_at != (epoch, chunk):
             self._chunk = self.make_chunk(epoch, chunk)
             self._chunk_at = (epoch, chunk)
-        rows = slice(place * self.batch_size, (place + 1) * self.batch_size)
+        rows = slice(place * self.share_size, (place + 1) * self.share_size)
         return Batch(self._chunk.views[:, rows], self._chunk.indices[rows])
 
     def first(self, epoch: int) -> Batch:
         """Make the first batch of an epoch without keeping its chunk."""
         views, index = self.make_chunk(epoch, 0)
-        return Batch(views[:, : self.batch_size], index[: self.batch_size])
+        return Batch(views[:, : self.share_size], index[: self.share_size])
 
     def reset(self) -> None:
         """Drop what was made ahead: the method may have changed its order."""
@@ -106,8 +109,9 @@ class Batches:
 
     def _places(self, chunk: int, order: Tensor) -> Tensor:
         """Return the positions of a chunk in the epoch's order. The last chunk wraps around: all have one shape."""
-        size = self.per_chunk * self.batch_size
-        return torch.arange(chunk * size, (chunk + 1) * size, device=order.device) % len(order)
+        first = torch.arange(chunk * self.per_chunk, (chunk + 1) * self.per_chunk, device=order.device)
+        within = torch.arange(self.share_size, device=order.device) + rank() * self.share_size
+        return (first[:, None] * self.batch_size + within).flatten() % len(order)
 
     def _next_index(self, epoch: int, chunk: int, order: Tensor, ordered: bool) -> Tensor | None:
         """Return the image indices of the next chunk, to prefetch it; None if the method has not chosen them yet."""

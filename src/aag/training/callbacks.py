@@ -9,8 +9,8 @@ import torch
 
 from aag.data import ImageSet
 from aag.errors import AAGError
-from aag.evaluate import knn_accuracy
 from aag.evaluate.health import health
+from aag.evaluate.sharded import knn_accuracy
 from aag.files import write_bytes
 
 if TYPE_CHECKING:

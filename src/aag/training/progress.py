@@ -1,17 +1,18 @@
 """Training as a person sees it: a progress bar, and signals that stop it cleanly."""
 
 import contextlib
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from aag.data import ImageSet
+from aag.distributed import backend, read_launch, world_size
 from aag.evaluate.health import is_collapsed
+from aag.signals import exit_code, handle_stops, raise_stop
 from aag.text import pluralize
 from aag.training.callbacks import Callback
 
@@ -69,6 +70,11 @@ class Progress(Callback):
         epochs = pluralize(settings.epochs, "epoch")
         self.say(f"network  {spec.network}{width}, {epochs} of {steps} steps of {settings.batch_size} images")
         self.say(f"runs on  {trainer.runtime}")
+        if (size := world_size()) > 1:
+            group = spec.bn_group_size
+            norm = f"in groups of {group}" if group else "synchronised"
+            library, each = backend(trainer.runtime.device), settings.batch_size // size
+            self.say(f"         {size} processes ({library}), {each} images of a batch each; batch norm {norm}")
         if trainer.runtime.device.type == "cpu" and spec.width == 64:
             self.say("         a network of full width is slow on a CPU; --recipe demo is made for one")
         complete = done == settings.epochs * steps
@@ -120,31 +126,35 @@ class Progress(Callback):
         self.say(f"{time.strftime('%H:%M:%S')}  {after}  {score}")
 
 
+class StopRequest:
+    """Whether a signal asked for a stop; call it after each step. Before the first call there is nothing to save."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self._polled = False
+
+    def __call__(self) -> bool:
+        self._polled = True
+        return self.signum is not None
+
+    def handle(self, signum: int, frame: object) -> None:
+        """Ask for a stop after the current step. A second signal, or one before the first step, stops at once."""
+        if self.signum is not None or not self._polled:
+            raise_stop(signum)
+        self.signum = signum
+        if read_launch().rank == 0:
+            with contextlib.suppress(OSError, RuntimeError):  # nobody reads it, or it was being written to
+                print("\nstopping after this step …", file=sys.stderr)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of a command that stopped on request."""
+        return exit_code(self.signum)
+
+
 @contextlib.contextmanager
-def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """Make Ctrl-C and SIGTERM ask for a stop after the current step; a second one stops at once.
-
-    Yields the function that says whether a stop was asked for. Before its first call there is nothing to save, and a
-    signal stops at once.
-    """
-    asked = polled = False
-
-    def ask(signum: int, frame: object) -> None:
-        nonlocal asked
-        if asked or not polled:
-            raise KeyboardInterrupt
-        asked = True
-        with contextlib.suppress(OSError, RuntimeError):  # nobody reads it, or it was being written to
-            print("\nstopping after this step …", file=sys.stderr)
-
-    def should_stop() -> bool:
-        nonlocal polled
-        polled = True
-        return asked
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield should_stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Make stop signals end training after the current step, with a checkpoint."""
+    request = StopRequest()
+    with handle_stops(request.handle):
+        yield request

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from aag.distributed import backend, read_launch, world_size
 from aag.errors import AAGError
 from aag.kernels import unavailable_reason
 from aag.nets import unsupported_reason
@@ -49,12 +50,18 @@ class Runtime:
         """The dtype to encode images with; None for float32."""
         return None if self.dtype == torch.float32 else self.dtype
 
+    def for_processes(self) -> "Runtime":
+        """Return how several processes compute together: their gradients are summed before the step."""
+        captured = self.graph and backend(self.device) == "nccl"  # gloo sends through the host
+        reason = "; ".join([self.reason] * bool(self.reason) + ["no compilation with several processes"] * self.compile)
+        return replace(self, fused_step=False, compile=False, graph=captured, reason=reason)
+
     def fallback(self, error: str) -> "Runtime":
         """Return the next simpler way to compute after a failure; plain PyTorch always works."""
         if self.kernels and self.fused_step:
             return replace(self, fused_step=False, reason=f"no update inside backward: {error}")
         if self.kernels:
-            return replace(self, kernels=False, compile=True, reason=f"kernels failed: {error}")
+            return replace(self, kernels=False, compile=world_size() == 1, reason=f"kernels failed: {error}")
         return replace(self, compile=False, graph=False, reason=f"compilation failed: {error}")
 
 
@@ -85,6 +92,8 @@ def find_device(name: str = "auto") -> torch.device:
     """Return the device of this name (auto, cpu, cuda or cuda:N) and make it the current one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and (launch := read_launch()).size > 1:
+        name = f"cuda:{launch.local_rank % max(1, torch.cuda.device_count())}"  # fewer GPUs than processes share them
     if name == "cpu":
         return torch.device("cpu")
     kind, colon, number = name.partition(":")
@@ -118,7 +127,13 @@ def choose_threads(device: torch.device) -> None:
     for the slowest, and one thread alone is several times faster.
     """
     threads = torch.get_num_threads()
-    if device.type != "cpu" or threads == 1 or threads != core_count() or "OMP_NUM_THREADS" in os.environ:
+    if (
+        device.type != "cpu"
+        or world_size() > 1
+        or threads == 1
+        or threads != core_count()
+        or "OMP_NUM_THREADS" in os.environ
+    ):
         return
     layer, x = nn.Conv2d(16, 16, 3, padding=1), torch.zeros(64, 16, 32, 32)
 

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from aag.distributed import world_size
 from aag.errors import AAGError
 from aag.kernels import dry_run
 from aag.methods import Method, StepOutput
 from aag.nets import Encoder, unsupported_reason
+from aag.nets.sync_norm import SyncBatchNorm
 from aag.settings import TrainSettings
 from aag.training.batches import Batch
+from aag.training.gradients import GradientReducer
 from aag.training.graph import replace_memsets
 from aag.training.optimizers import build_optimizer
 from aag.training.runtime import Runtime
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
 class Step:
     """Forward, loss, backward, optimizer and the method's state; returns float32 statistics, one per name in `names`.
 
-    With `accumulate`, a batch is the first, a middle or the last one of those whose gradients are averaged.
+    With `accumulate`, a batch is the first, a middle or the last one of those whose gradients are averaged. With
+    several processes, each passes its share of the batch, and the result is that of the whole batch.
     """
 
     def __init__(self, encoder: Encoder, method: Method, settings: TrainSettings, runtime: Runtime) -> None:
@@ -35,6 +39,8 @@ class Step:
         if not trained:
             raise AAGError("all parameters are frozen: there is nothing to train; freeze fewer")
         self.optimizer = build_optimizer(settings, trained)
+        self._processes = world_size()
+        self._reducer = GradientReducer(trained.values()) if self._processes > 1 else None
         self.fused = self._make_fused() if runtime.kernels else []  # the trained encoder's first
         self._objective = _compile(self._loss) if runtime.compile else self._loss
         self._graphs: dict[tuple[bool, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
@@ -57,6 +63,11 @@ class Step:
         graph, statistics = self._graphs[first, last]
         graph.replay()
         return statistics
+
+    def close(self) -> None:
+        """Detach from the parameters, before another step is made for them."""
+        if self._reducer:
+            self._reducer.close()
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that a step changes, by name."""
@@ -132,14 +143,21 @@ class Step:
         with ExitStack() as stack:
             for fused in self.fused:
                 stack.enter_context(fused)
+            if self._processes > 1:
+                stack.enter_context(SyncBatchNorm())
             loss, statistics, carry = self._objective(*batch)
         if until == "forward":
             return statistics
         for fused in self.fused:
             fused.learning = until == "update"
-        (loss if self.settings.accumulate == 1 else loss / self.settings.accumulate).backward()
+        if self._reducer and last:
+            self._reducer.start()
+        parts = self.settings.accumulate * self._processes  # see `gather_batch` for the number of processes
+        (loss if parts == 1 else loss / parts).backward()
         for fused in self.fused:
             fused.join()
+        if self._reducer and last:
+            self._reducer.finish()
         if until == "update":
             if last:
                 self._update()
@@ -173,6 +191,7 @@ class Step:
         settings, optimizer = self.settings, self.optimizer
         whole = all(weight.requires_grad for weight in self.encoder.parameters())
         inside = self.runtime.fused_step and whole and settings.accumulate == 1 and not settings.clip_grad
+        inside = inside and self._processes == 1  # several sum their gradients before the step
         trained = Fused(self.encoder, self.runtime.dtype, optimizer if inside and optimizer.fused_rule else None)
         # Encoders that a method keeps for itself are not trained, but change after every step. The kernels may not
         # support each of them, such as a teacher with another network.

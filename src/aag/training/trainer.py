@@ -12,10 +12,13 @@ from torch import Tensor
 
 from aag import kernels, nets
 from aag.data import DATASETS, ImageSet
+from aag.distributed import any_process, copy_from_main, is_main, on_main, rank, world_size
 from aag.errors import AAGError, KernelsUnsupportedError, first_line
+from aag.evaluate import sharded
 from aag.methods import Method, MethodContext
 from aag.nets import Encoder, NetworkSettings
 from aag.nets.pretrained import load_pretrained
+from aag.nets.sync_norm import average_running_statistics
 from aag.provenance import provenance
 from aag.runs import Run, differences
 from aag.settings import TrainSettings, to_json
@@ -45,6 +48,9 @@ class Trainer:
 
     With a `run`, it logs, saves checkpoints and resumes from them; without one it only trains. `run_settings` is the
     JSON of the whole run by section, where the caller knows more of it than the objects tell.
+
+    Inside `aag.distributed.process_group`, several processes train one encoder, each on its share of every batch. All
+    run the same code and callbacks; only the main one reads and writes the run folder.
     """
 
     def __init__(
@@ -74,7 +80,8 @@ class Trainer:
                 raise AAGError(f"Trainer takes {name} of type {expected}, not {type(given).__name__}")
         device = find_device(str(device))
         self.settings = settings = settings.resolve(choose_precision(device, settings.precision))
-        self.encoder, self.method, self.image_set, self.run = encoder, method, images, run
+        self.encoder, self.method, self.image_set = encoder, method, images
+        self.run = run = run if is_main() else None
         self.callbacks, self.should_stop, self.checkpoint_minutes = tuple(callbacks), should_stop, checkpoint_minutes
         if images.channels != 3:
             raise AAGError(f"training takes images of 3 channels; {images.name} has {images.channels}")
@@ -88,9 +95,10 @@ class Trainer:
                 f"batch size {settings.batch_size}{times} exceeds the {len(images)} training images; "
                 f"use --batch-size {1 << max(0, (len(images) // window).bit_length() - 1)}"
             )
+        on_main(self._check_processes)
         # The last partial batch is dropped, and so are batches that do not fill a window.
         self.steps_per_epoch = len(images) // (settings.batch_size * window) * window
-        if not (run and run.checkpoint.exists()):
+        if is_main() and not (run and run.checkpoint.exists()):  # the others get the main process's weights
             if settings.start_from:
                 load_start_weights(encoder, settings.start_from)
             if settings.pretrained:
@@ -101,6 +109,8 @@ class Trainer:
             torch.default_generator.manual_seed(hash((settings.seed, -1)) % 2**63)
             method.setup(MethodContext(encoder, len(images), settings))
         self.runtime = choose_runtime(encoder, device, settings.precision, compile)
+        if world_size() > 1:
+            self.runtime = self.runtime.for_processes()
         self.run_name, self.run_settings = run_name, run_settings or self._own_settings()
         self.images_on = images_on
         self.progress = Progress()
@@ -110,16 +120,38 @@ class Trainer:
     def fit(self) -> bool:
         """Train to the end, from the run's checkpoint if it has one. False: stopped on request, and saved."""
         with ExitStack() as self._stack:
-            if self.run:
-                self.run.check(self.run_settings)
-                self._stack.enter_context(self.run.lock())
-                self.run.start(self.run_settings, self.run_name)
+            on_main(self._open_run)
             self._stack.enter_context(torch.random.fork_rng(devices=[]))
             self.prepare()
             try:
                 return self._fit()
             finally:
                 self._tell("on_end")
+
+    def _open_run(self) -> None:
+        if self.run:
+            self.run.check(self.run_settings)
+            self._stack.enter_context(self.run.lock())
+            self.run.start(self.run_settings, self.run_name)
+
+    def _check_processes(self) -> None:
+        """Raise if a batch cannot be divided among the processes without changing its result."""
+        size, batch, group = world_size(), self.settings.batch_size, self.encoder.spec.bn_group_size
+        if size == 1:
+            return
+        if batch % size:
+            nearest = -(-batch // size) * size
+            raise AAGError(f"batch size {batch} cannot be divided among {size} processes; use --batch-size {nearest}")
+        if group and batch // size % group:
+            raise AAGError(
+                f"the {batch // size} images per process cannot be divided into batch norm groups of {group}; "
+                "use fewer processes, or another --bn-group-size"
+            )
+        if type(self.method).forward is not Method.forward:
+            raise AAGError(
+                f"{type(self.method).__name__} overrides forward, so its batches cannot be gathered from {size} "
+                "processes; override embed and loss instead"
+            )
 
     @property
     def epoch(self) -> int:
@@ -136,8 +168,12 @@ class Trainer:
             self._tell("on_log", row)
 
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features [N, F] and unit embeddings [N, d] of images, in the precision of training."""
-        return self.encoder.encode(images, dtype=self.runtime.autocast_dtype)
+        """Return features [N, F] and unit embeddings [N, d] of images, in the precision of training.
+
+        With several processes each encodes its share, so all of them must call this.
+        """
+        average_running_statistics(self.encoder, self.method)
+        return sharded.encode(self.encoder, images, self.runtime.autocast_dtype)
 
     def prepare(self) -> None:
         """Move everything to the device and build the step."""
@@ -163,6 +199,8 @@ class Trainer:
         self.runtime = runtime
         if runtime.is_plain:
             self._stack.enter_context(kernels.disabled())
+        if previous := getattr(self, "step", None):
+            previous.close()
         self.step = Step(self.encoder, self.method, self.settings, runtime)
         self.batches = Batches(
             self.images,
@@ -183,25 +221,29 @@ class Trainer:
         """Compile and capture; falls back to simpler ways where that fails. Returns the seconds it took."""
         started = time.monotonic()
         while not self.runtime.is_plain:
+            failure = ""
             try:
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
                     self.step.warm_up(lambda: self.batches.first(self.progress.epoch))
-                break
             except torch.cuda.OutOfMemoryError:
                 raise
             except Exception as error:
                 if isinstance(error, AAGError) and not isinstance(error, KernelsUnsupportedError):
                     raise  # a mistake in the method, which no other way of computing mends
-                state = self.step.state()
-                self._build_step(self.runtime.fallback(first_line(error)[:120]))
-                self.step.load_state(state)
+                failure = first_line(error)[:120]
+            (failed,) = any_process(bool(failure))
+            if not failed:
+                break
+            state = self.step.state()
+            self._build_step(self.runtime.fallback(failure or "another process failed"))
+            self.step.load_state(state)
         return time.monotonic() - started
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def _fit(self) -> bool:
-        resumed = self._resume()
+        resumed = self._resume_everywhere()
         self._tell("on_start")
         if self.progress.epoch < self.settings.epochs:
             plain = self.runtime.is_plain
@@ -216,11 +258,11 @@ class Trainer:
             self._save()
         self._saved_at = time.monotonic()
         while self.progress.epoch < self.settings.epochs:
-            if self.should_stop() or not self._epoch():
+            if any_process(self.should_stop())[0] or not self._epoch():
                 self._save()
                 return False
             self._tell("on_epoch")
-            if self.progress.epoch == self.settings.epochs or self._save_is_due():
+            if self.progress.epoch == self.settings.epochs or any_process(self._save_is_due())[0]:
                 self._save()
         if self.run and not self.run.encoder_file.exists():
             self._save_encoder()
@@ -241,7 +283,8 @@ class Trainer:
         while progress.step < steps:
             at = progress.step
             if device.type == "cpu":  # what a network draws for itself (stochastic depth) belongs to the step
-                torch.default_generator.manual_seed(hash((settings.seed, progress.epoch, at)) % 2**63)
+                own = (rank(),) if rank() else ()  # processes have other images, and so other draws
+                torch.default_generator.manual_seed(hash((settings.seed, progress.epoch, at, *own)) % 2**63)
             lr = learning_rate(settings, progress.epoch * steps + at, steps)
             history[at] = self.train_step(progress.epoch, at, lr)
             progress.step = at + 1
@@ -253,8 +296,8 @@ class Trainer:
                 self._check_finite(history[: at + 1])
                 self._tell("on_step", loss)
             if progress.step < steps and progress.step % settings.accumulate == 0:
-                stop = self.should_stop()
-                if stop or self._save_is_due():
+                stop, save = any_process(self.should_stop(), self._save_is_due())
+                if stop or save:
                     self._check_finite(history[: progress.step])
                     progress.seconds = seconds_before + time.monotonic() - started
                     if stop:
@@ -273,6 +316,7 @@ class Trainer:
         """The method's turn: what it does here counts as training."""
         started = time.monotonic()
         self.method.before_epoch(self.progress.epoch, lambda: self.encode(self.images))
+        copy_from_main(self.method.state_dict().values())  # clusters and neighbours must agree to the last bit
         self.step.optimizer.reset(self.method.reinitialized_parameters())
         self.batches.reset()
         self.progress.seconds += time.monotonic() - started
@@ -314,7 +358,8 @@ class Trainer:
         return self.run is not None and time.monotonic() - self._saved_at > 60 * self.checkpoint_minutes
 
     def _save(self) -> None:
-        """Write the encoder and the checkpoint."""
+        """Write the encoder and the checkpoint. With several processes, all must call it."""
+        average_running_statistics(self.encoder, self.method)
         if self.run is None:
             return
         tensors = self.step.state()
@@ -326,6 +371,7 @@ class Trainer:
             "settings": self.run_settings,
             "images": self.image_set.fingerprint(),
             "threads": torch.get_num_threads(),
+            "processes": world_size(),
             **vars(self.progress),
         }
         self._save_encoder()  # first: no checkpoint of a finished run may stand next to an older encoder
@@ -335,6 +381,21 @@ class Trainer:
     def _save_encoder(self) -> None:
         assert self.run is not None
         nets.save(self.encoder, self.run.encoder_file, {"epoch": str(self.progress.epoch)})
+
+    def _resume_everywhere(self) -> bool:
+        """Resume in the main process and copy its state to the others."""
+        if world_size() == 1:
+            return self._resume()
+        resumed, self.progress, history, threads = on_main(
+            lambda: (self._resume(), self.progress, self.history.cpu(), torch.get_num_threads())
+        )
+        self.history = history.to(self.runtime.device)
+        if self.runtime.device.type == "cpu":
+            torch.set_num_threads(threads)
+        state = self.step.state()
+        copy_from_main(state.values())
+        self.step.load_state(state)  # also into the kernels' copies
+        return resumed
 
     def _resume(self) -> bool:
         """Load the run's checkpoint. False: there is none."""
@@ -360,7 +421,8 @@ class Trainer:
                 f"the images of {self.image_set.name} are not those that {run.folder} was trained on; "
                 "choose another --out"
             )
-        if self.runtime.device.type == "cpu":  # the order of sums, and so the last bits, depends on it
+        # The order of sums, and so the last bits, depends on the threads and on the processes.
+        if self.runtime.device.type == "cpu" and state["processes"] == world_size():
             torch.set_num_threads(state["threads"])
         if "history" in tensors:
             self.history = tensors.pop("history").to(self.runtime.device)

@@ -1,0 +1,269 @@
+"""Several processes that train one model: who they are, and what they send each other.
+
+    torchrun --nproc-per-node 4 -m aag train --data cifar10
+
+Every process holds the whole model and an equal share of each batch. Outside of `process_group` there is one process,
+and every function here returns its argument.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import Function
+
+from aag.errors import AAGError
+
+T = TypeVar("T")
+# One process may decode images for hours while the others wait. A process that dies is noticed by its launcher.
+CONTROL_TIMEOUT = timedelta(days=7)
+
+
+class Launch(NamedTuple):
+    """This process among those that torchrun or a scheduler started."""
+
+    rank: int = 0
+    size: int = 1  # number of processes
+    local_rank: int = 0  # among the processes of its machine
+    local_size: int = 1
+
+
+_control: Any = None  # a gloo group for decisions of the host, which must not wait for a GPU
+
+
+def read_launch() -> Launch:
+    """Read the environment that torchrun sets; a single process where it is absent."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return Launch()
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    try:
+        launch = Launch(*(int(os.environ.get(name, default)) for name, default in zip(names, "0101", strict=True)))
+    except ValueError as error:
+        raise AAGError(f"{', '.join(names)} must be whole numbers: {error}") from error
+    if not 0 <= launch.rank < launch.size:
+        raise AAGError(f"RANK {launch.rank} is not one of WORLD_SIZE {launch.size} processes")
+    return launch
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """Connect this process to the others inside the block. Does nothing for a single process."""
+    global _control
+    launch = read_launch()
+    if launch.size == 1 or dist.is_initialized():
+        yield
+        return
+    if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise AAGError(f"{launch.size} processes need {' and '.join(missing)}; start them with torchrun")
+    # NCCL needs a GPU per process. Gloo lets processes share one, and serves tensors on the CPU.
+    own_gpu = device.type == "cuda" and launch.local_size <= torch.cuda.device_count()
+    options = {"device_id": device} if own_gpu else {}
+    dist.init_process_group(f"cpu:gloo,cuda:{'nccl' if own_gpu else 'gloo'}", **options)  # type: ignore[arg-type]
+    _control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+    try:
+        yield
+    finally:
+        _control = None
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def is_main() -> bool:
+    """Return whether this process writes the run folder and prints."""
+    return rank() == 0
+
+
+def backend(device: torch.device) -> str:
+    """Return the library that carries tensors of a device between processes: nccl or gloo."""
+    return dist.get_backend_config().split(f"{device.type}:")[-1].split(",")[0] if dist.is_initialized() else ""
+
+
+def share(count: int) -> slice:
+    """Return this process's part of `count` rows. The parts are contiguous and differ by at most one row."""
+    return slice(count * rank() // world_size(), count * (rank() + 1) // world_size())
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def gather_batch(x: Tensor, dim: int) -> Tensor:
+    """Concatenate the equal shares of all processes along `dim`.
+
+    Every process must compute the same loss from the result, and call backward on that loss divided by the number of
+    processes. Summed over processes, all gradients are then those of one process with the whole batch.
+    """
+    return x if world_size() == 1 else _GatherBatch.apply(x, dim)
+
+
+class _GatherBatch(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
+        ctx.dim, ctx.rows = dim, x.shape[dim]
+        return torch.cat(_all_gather(x), dim)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        # All processes have the same gradient of the whole batch: nothing is sent.
+        own = grads[0].narrow(ctx.dim, rank() * ctx.rows, ctx.rows)
+        return own * world_size(), None
+
+
+def keep_share(x: Tensor) -> Tensor:
+    """Return x unchanged, with the gradient that it would get through `gather_batch`.
+
+    It is for losses that need no gathering, because each process computes its own part of them.
+    """
+    return x if world_size() == 1 else _KeepShare.apply(x)
+
+
+class _KeepShare(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] * world_size()
+
+
+@torch.no_grad()
+def gather_rows(x: Tensor, count: int) -> Tensor:
+    """Concatenate the parts that `share(count)` gave each process, without gradients."""
+    size = world_size()
+    if size == 1:
+        return x
+    longest = -(-count // size)
+    padded = x.new_zeros(longest, *x.shape[1:])
+    padded[: len(x)] = x
+    lengths = [count * (each + 1) // size - count * each // size for each in range(size)]
+    return torch.cat([part[:length] for part, length in zip(_all_gather(padded), lengths, strict=True)])
+
+
+def _all_gather(x: Tensor) -> list[Tensor]:
+    x = x.contiguous()
+    parts = [torch.empty_like(x) for _ in range(world_size())]
+    dist.all_gather(parts, x)
+    return parts
+
+
+def gather_stack(x: Tensor) -> Tensor:
+    """Return x of every process, [processes, …], without gradients."""
+    return torch.stack(_all_gather(x)) if world_size() > 1 else x[None]
+
+
+def sum_in_place(x: Tensor) -> Tensor:
+    """Replace x by its sum over processes."""
+    if world_size() > 1:
+        dist.all_reduce(x)
+    return x
+
+
+@torch.no_grad()
+def copy_from_main(tensors: Iterable[Tensor]) -> None:
+    """Overwrite tensors in place with those of the main process, in few large messages."""
+    if world_size() > 1:
+        for group in _by_dtype(tensors):
+            flat = torch.cat([each.reshape(-1) for each in group])
+            dist.broadcast(flat, 0)
+            _unflatten(flat, group)
+
+
+@torch.no_grad()
+def average_in_place(tensors: Iterable[Tensor]) -> None:
+    """Replace tensors by their means over processes."""
+    if world_size() > 1:
+        for group in _by_dtype(tensors):
+            flat = torch.cat([each.reshape(-1) for each in group])
+            dist.all_reduce(flat)
+            _unflatten(flat / world_size(), group)
+
+
+def _by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for each in tensors:
+        groups.setdefault((each.dtype, each.device), []).append(each)
+    return list(groups.values())
+
+
+def _unflatten(flat: Tensor, targets: list[Tensor]) -> None:
+    start = 0
+    for target in targets:
+        target.copy_(flat[start : start + target.numel()].view(target.shape))
+        start += target.numel()
+
+
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+
+def any_process(*flags: bool) -> tuple[bool, ...]:
+    """Return which flags are set in at least one process: all processes decide alike, or they would wait forever."""
+    if world_size() == 1:
+        return flags
+    found = torch.tensor([int(flag) for flag in flags])
+    dist.all_reduce(found, dist.ReduceOp.MAX, group=_control)
+    return tuple(bool(each) for each in found.tolist())
+
+
+def on_main(function: Callable[[], T]) -> T:
+    """Call a function in the main process only and return its result in all of them. An AAGError is raised in all."""
+    if world_size() == 1:
+        return function()
+    outcome: list[Any] = [None, None]
+    error: BaseException | None = None
+    if is_main():
+        try:
+            outcome[0] = function()
+        except AAGError as raised:
+            error, outcome[1] = raised, str(raised)
+    dist.broadcast_object_list(outcome, 0, group=_control)
+    if error is not None:
+        raise error
+    if outcome[1] is not None:
+        raise ToldByMainError(outcome[1])
+    return outcome[0]
+
+
+def first_per_machine(function: Callable[[], T]) -> T:
+    """Call a function in one process of each machine, then in the others, which find what it stored."""
+    if world_size() == 1:
+        return function()
+    first, found, error = read_launch().local_rank == 0, None, ""
+    if first:
+        found, error = _attempt(function)
+    _raise_any(error)
+    if not first:
+        found, error = _attempt(function)
+    _raise_any(error)
+    return found  # type: ignore[return-value]
+
+
+def _attempt(function: Callable[[], T]) -> tuple[T | None, str]:
+    try:
+        return function(), ""
+    except AAGError as error:
+        return None, str(error)
+
+
+def _raise_any(error: str) -> None:
+    """Raise in all processes if one of them has an error."""
+    errors: list[str] = [""] * world_size()
+    dist.all_gather_object(errors, error, group=_control)
+    for number, found in enumerate(errors):
+        if found:
+            raise AAGError(found) if number == rank() or is_main() else ToldByMainError(found)
+
+
+class ToldByMainError(AAGError):
+    """An error that the main process reports."""

@@ -1,0 +1,214 @@
+"""Contrastive losses of large batches: exact, with memory linear in n, on one process or many.
+
+`aag.losses` is the reference. There, an image's negatives are a row of similarities [n, n]. Here each row's log Σ e^s
+is summed block by block, and backward computes the blocks again. Only embeddings [n, d] and log-sums [n] are kept. For
+row i of view a, with log-sums l and g = ∂L/∂l:
+
+    ∂L/∂a_i = Σ_b Σ_j (g_i e^(s_ij − l_i) + g_j e^(s_ij − l_j)) b_j
+
+The second part is a_i's role as a negative of image j. If several processes share a batch, each holds its own rows.
+The rows of all others visit it around a ring, in backward with their g and l. So each process computes the whole
+gradient of its own rows, and no gradient is sent.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from aag.losses import check, unit
+
+DENSE_BYTES = 2**30  # `is_large` above this
+DENSE_MATRICES = 18  # [n, n], at the peak of Algorithm 1 with three views: `python tools/measure_loss_memory.py`
+
+Pair = tuple[int, int]  # the view of the rows, the view of the columns
+Logs = tuple[tuple[Pair, ...], ...]  # the blocks of negatives that share each log
+
+
+class PositivePair(NamedTuple):
+    """A positive pair and its logs: weight · Σ_logs −log(e^s⁺ / Σ e^s⁻), the mean over all images."""
+
+    views: str  # "xy": row i of x with row i of y
+    logs: tuple[str, ...]  # negatives of each log; "xx xy": row i of x with rows j ≠ i of x and of y
+    weight: float = 1.0
+
+
+ALGORITHM_1 = (
+    PositivePair("xy", ("xy yx xx yy",)),  # one log over 4(n − 1) negatives
+    PositivePair("zx", ("zx", "xz")),
+    PositivePair("zy", ("zy", "yz")),
+)
+TWO_VIEWS = ALGORITHM_1[:1]
+SIMCLR = (PositivePair("xy", ("xx xy", "yy yx"), weight=0.5),)  # 2n anchors
+
+
+class Contrast(NamedTuple):
+    """The loss and means over all images. Only the loss has a gradient."""
+
+    loss: Tensor  # scalar, as are the others
+    parts: tuple[Tensor, ...]  # the loss of each positive pair
+    pull: Tensor  # ∂L/∂s⁺ of the first pair, without its weight; −1 for each log that leaves the positive out
+    positive: Tensor  # cosine of the first pair's two views of one image
+    negative: Tensor  # and of two images
+    images: int  # in the global batch
+
+
+def is_large(images: int) -> bool:
+    """Whether similarities of all pairs of so many images would take more than about 1 GiB."""
+    return 4 * DENSE_MATRICES * images**2 > DENSE_BYTES
+
+
+def contrast(
+    views: Sequence[Tensor],
+    pairs: Sequence[PositivePair],
+    *,
+    temperature: float = 0.1,
+    keep_positive: bool = False,
+    sigma: float | None = None,
+    chunk: int | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> Contrast:
+    """Contrast views x, y (and z), each [n, d], in blocks of chunk × chunk similarities.
+
+    `keep_positive` adds the positive to every denominator. `sigma` weighs positives as `aag.losses.dclw` does.
+
+    With `group`, the tensors are this process's rows; every process passes as many. Each gets the loss of the global
+    batch. If all call its backward with the same gradient, each gets ∂(global loss)/∂(own rows), without a factor of
+    the number of processes.
+    """
+    if group is None or len(views[0]) > 1:  # one row is enough where other processes have more
+        check(views[0], views[1], views[2] if len(views) > 2 else None, temperature)
+    n = len(views[0]) * (1 if group is None else dist.get_world_size(group))
+    chunk = chunk or (1024 if views[0].device.type == "cpu" else 4096)
+    units = [unit(v) for v in views]
+    logs = tuple(tuple(map(_pair, log.split())) for pair in pairs for log in pair.logs)
+    log_sums = iter(_LogSums.apply(torch.stack(units) * temperature**-0.5, logs, chunk, group))
+
+    sums = []  # over this process's images: each pair's loss, then what is logged
+    for number, pair in enumerate(pairs):
+        a, b = _pair(pair.views)
+        cosine = (units[a] * units[b]).sum(dim=1)
+        positive = cosine / temperature
+        pulled = positive if sigma is None else positive * _distance_weights(cosine.detach(), sigma, n, group)
+        loss = pull = torch.zeros_like(positive)
+        for _ in pair.logs:
+            log_negatives = next(log_sums)
+            log_all = torch.logaddexp(log_negatives, positive) if keep_positive else log_negatives
+            loss = loss + log_all - pulled
+            pull = pull - (log_negatives - log_all).exp()  # the negatives' share of the denominator
+        sums.append(pair.weight * loss.sum())
+        if number == 0:
+            statistics = [pull.sum()[None], cosine.sum()[None], units[a].sum(dim=0), units[b].sum(dim=0)]
+    totals = _SumOverProcesses.apply(torch.cat([torch.stack(sums), *(v.detach() for v in statistics)]), group)
+    means, *rest = totals.split([len(pairs), *map(len, statistics)])
+    pull, positive, x, y = (v.detach() for v in rest)
+    negative = ((x * y).sum() - positive[0]) / (n * (n - 1))
+    means = means / n
+    return Contrast(means.sum(), means.detach().unbind(), pull[0] / n, positive[0] / n, negative, n)
+
+
+def _pair(names: str) -> Pair:
+    return "xyz".index(names[0]), "xyz".index(names[1])
+
+
+def _distance_weights(cosine: Tensor, sigma: float, n: int, group: dist.ProcessGroup | None) -> Tensor:
+    """Return 2 − n · softmax(cosine / σ) over all processes' images. No cosine exceeds 1, so that is subtracted."""
+    concentration = ((cosine - 1) / sigma).exp()
+    return 2 - n * concentration / _SumOverProcesses.apply(concentration.sum(), group)
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """The sum over a group. Its gradient passes unchanged: each process differentiates its own addend."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+        total = value.clone()
+        if group is not None:
+            dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+class _LogSums(torch.autograd.Function):
+    """log Σ_(a, b) Σ_{j≠i} e^(a_i · b_j) for each log and each own row: [V, n, d] → [logs, n]."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, logs: Logs, chunk: int, group: dist.ProcessGroup | None) -> Tensor:
+        sums = own.new_full((len(logs), own.shape[1]), -torch.inf, dtype=torch.float64)  # else blocks' roundings add up
+        for step, visitor in enumerate(_visitors(own, group)):
+            for rows, columns in _blocks(own.shape[1], chunk):
+                for a, b in sorted({pair for log in logs for pair in log}):
+                    s = _similarities(own[a, rows], visitor[b, columns], step == 0 and rows == columns)
+                    log_sum = s.logsumexp(dim=1).double()
+                    for t in _with(logs, a, b):
+                        sums[t, rows] = torch.logaddexp(sums[t, rows], log_sum)
+        result = sums.to(own.dtype)
+        ctx.save_for_backward(own, result)
+        ctx.settings = logs, chunk, group
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        own, sums = ctx.saved_tensors
+        logs, chunk, group = ctx.settings
+        result = torch.zeros_like(own)
+        travelling = torch.cat([v.flatten() for v in (own, sums, gradient)])
+        for step, visit in enumerate(_visitors(travelling, group)):
+            parts = visit.split([own.numel(), sums.numel(), sums.numel()])
+            visitor, visitor_sums, visitor_gradient = parts[0].view_as(own), *(v.view_as(sums) for v in parts[1:])
+            for rows, columns in _blocks(own.shape[1], chunk):
+                for a, b in sorted({p for log in logs for pair in log for p in (pair, pair[::-1])}):
+                    s = _similarities(own[a, rows], visitor[b, columns], step == 0 and rows == columns)
+                    as_anchor = [(sums[t, rows, None], gradient[t, rows, None]) for t in _with(logs, a, b)]
+                    as_negative = [(visitor_sums[t, columns], visitor_gradient[t, columns]) for t in _with(logs, b, a)]
+                    on_s = reduce(Tensor.add_, ((s - log_sum).exp_().mul_(g) for log_sum, g in as_anchor + as_negative))
+                    result[a, rows].addmm_(on_s, visitor[b, columns])
+        return result, None, None, None
+
+
+def _with(logs: Logs, a: int, b: int) -> list[int]:
+    """Return the numbers of the logs in which rows of view a meet columns of view b."""
+    return [t for t, log in enumerate(logs) if (a, b) in log]
+
+
+def _blocks(n: int, chunk: int) -> Iterator[tuple[slice, slice]]:
+    parts = [slice(start, min(start + chunk, n)) for start in range(0, n, chunk)]
+    return ((rows, columns) for rows in parts for columns in parts)
+
+
+def _similarities(rows: Tensor, columns: Tensor, same_images: bool) -> Tensor:
+    s = rows.new_empty(len(rows), len(columns))
+    torch.mm(rows, columns.T, out=s)  # with out=, autocast does not change the product
+    if same_images:
+        s.fill_diagonal_(-torch.inf)  # an image is no negative of itself
+    return s
+
+
+def _visitors(own: Tensor, group: dist.ProcessGroup | None) -> Iterator[Tensor]:
+    """Yield this process's tensor, then all others' in ring order; the next one travels while one is in use."""
+    if group is None:
+        yield own
+        return
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    behind, ahead = (dist.get_global_rank(group, (rank + step) % world) for step in (-1, 1))
+    by_gloo = f"{own.device.type}:gloo" in dist.get_backend_config(group)
+    here = (own.cpu() if by_gloo else own).contiguous()  # gloo sends from host memory only
+    for step in range(world):
+        last = step == world - 1
+        if not last:
+            arriving = torch.empty_like(here)
+            moves = [dist.P2POp(dist.isend, here, ahead, group), dist.P2POp(dist.irecv, arriving, behind, group)]
+            works = dist.batch_isend_irecv(moves)
+        yield here.to(own.device)
+        if not last:
+            for work in works:
+                work.wait()
+            here = arriving

@@ -1,0 +1,44 @@
+"""Signals that ask a command to stop: Ctrl-C, and what schedulers and closed terminals send."""
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+INTERRUPTED = 130  # exit code after Ctrl-C, by a shell's convention
+RESUMABLE = 75  # exit code after a scheduler's signal: EX_TEMPFAIL of sysexits.h, "try again"
+# SLURM warns before it pre-empts a job by SIGUSR1 or SIGTERM. Windows has only the first two of these.
+NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
+STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
+
+
+class Terminated(KeyboardInterrupt):
+    """A scheduler or a closed terminal asked this process to stop."""
+
+
+def exit_code(signum: int | None) -> int:
+    """Return the exit code after a stop that this signal asked for; None: another process got the signal."""
+    return INTERRUPTED if signum == signal.SIGINT else RESUMABLE
+
+
+def raise_stop(signum: int, frame: object = None) -> None:
+    """Handle a signal by raising KeyboardInterrupt or Terminated."""
+    raise KeyboardInterrupt if signum == signal.SIGINT else Terminated
+
+
+@contextlib.contextmanager
+def handle_stops(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Handle stop signals with `handler` inside the block, except those that are ignored, as SIGHUP is under nohup.
+
+    Only the main thread can; in others this does nothing.
+    """
+    before: dict[int, Any] = {}
+    with contextlib.suppress(ValueError):
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

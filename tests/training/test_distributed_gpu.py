@@ -1,0 +1,24 @@
+"""Two processes that share a GPU, by gloo, train like one process with kernels."""
+
+import pytest
+import torch
+from distributed_worker import run_processes
+
+from aag.runs import Run
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+OPTIONS = ["--width", "16", "--epochs", "2", "--batch-size", "32", "--lr", "1e-5", "--precision", "fp32", "--no-report"]
+
+
+@pytest.mark.parametrize("more", [(), ("--bn-group-size", "16"), ("--method", "moco", "--queue", "64")], ids=str)
+def test_two_processes_on_one_gpu_train_like_one(tiny, more):
+    for size in (1, 2):
+        words = ["-m", "aag", "train", "--data", str(tiny.data), "--out", f"run{size}", "--device", "cuda", *OPTIONS]
+        ended = run_processes(size, [*words, *more], tiny.folder)
+        assert not any(each.code for each in ended), ended
+    alone, two = (Run(tiny.folder / f"run{size}").metrics() for size in (1, 2))
+    assert "Triton kernels" in two[0]["runtime"]
+    for found, expected in zip(two, alone, strict=True):
+        assert found["kind"] == expected["kind"]
+        if found["kind"] == "epoch":
+            assert found["loss"] == pytest.approx(expected["loss"], rel=1e-2)

@@ -1,0 +1,118 @@
+"""Whole runs by several processes: commands, run folders, stops, deaths and resuming with another number of them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed_worker import run_processes
+
+from aag.runs import Run
+
+FAULTY = Path(__file__).parent / "faulty_method.py"
+OPTIONS = [
+    "--width", "4", "--epochs", "2", "--batch-size", "16", "--checkpoint-minutes", "0", "--device", "cpu",
+    "--no-report", "--lr", "1e-4",  # a low rate: the order of sums must not matter
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    from aag import data
+
+    folder = tmp_path_factory.mktemp("runs")
+    pixels = data.load("sample", split="test").images[:136].permute(0, 2, 3, 1).numpy()
+    labels = np.arange(136) % 4
+    np.savez(
+        folder / "tiny.npz",
+        train_images=pixels[:96], train_labels=labels[:96], test_images=pixels[96:], test_labels=labels[96:],
+    )  # fmt: skip
+    return folder
+
+
+def train(folder: Path, size: int, out: str, *more: str) -> list[tuple[int, str]]:
+    words = ["-m", "aag", "train", "--data", "tiny.npz", "--out", out, *OPTIONS, *more]
+    return run_processes(size, words, folder)
+
+
+def epochs(run: Run) -> list[dict]:
+    return [row for row in run.metrics() if row["kind"] == "epoch"]
+
+
+@pytest.fixture(scope="module")
+def alone(folder):
+    (ended,) = train(folder, 1, "alone")
+    assert ended.code == 0, ended
+    return Run(folder / "alone")
+
+
+def test_two_processes_make_one_run_like_that_of_one(folder, alone):
+    main, other = train(folder, 2, "two")
+    assert (main.code, other.code, other.output) == (0, 0, ""), (main, other)
+    assert "2 processes (gloo), 8 images of a batch each; batch norm synchronised\n" in main.output
+    two = Run(folder / "two")
+    assert two.settings() == alone.settings()
+    for row, expected in zip(epochs(two), epochs(alone), strict=True):
+        assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3)  # float32
+    knn = [[row["knn"] for row in run.metrics() if row["kind"] == "knn"] for run in (two, alone)]
+    assert knn[0] == pytest.approx(knn[1], abs=5.1)  # two of the 40 test images
+
+    ended = run_processes(2, ["-m", "aag", "evaluate", "two", "--linear-epochs", "3", "--device", "cpu"], folder)
+    assert [each.code for each in ended] == [0, 0], ended
+    assert ended[1].output == ""
+    together = {row["name"]: row["accuracy"] for row in two.evaluation()["results"]}
+    (ended,) = run_processes(1, ["-m", "aag", "evaluate", "two", "--linear-epochs", "3", "--device", "cpu"], folder)
+    assert ended.code == 0, ended
+    assert together == {row["name"]: row["accuracy"] for row in two.evaluation()["results"]}
+
+
+def test_a_signal_to_one_process_saves_and_another_number_of_them_resumes(folder):
+    stopped = train(folder, 2, "stopped", "--method", f"{FAULTY}:Preempted")
+    assert [each.code for each in stopped] == [75, 75], stopped
+    run = Run(folder / "stopped")
+    assert len(epochs(run)) == 1
+    (resumed,) = train(folder, 1, "stopped", "--method", f"{FAULTY}:Preempted")
+    assert resumed.code == 0, resumed
+    assert "(resumes in epoch 2)" in resumed.output
+    assert len(epochs(run)) == 2
+
+
+def test_torchrun_restarts_a_process_that_dies(folder):
+    words = [
+        "--nproc-per-node",
+        "2",
+        "--max-restarts",
+        "1",
+        "-m",
+        "aag",
+        "train",
+        "--data",
+        "tiny.npz",
+        "--out",
+        "dies",
+    ]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *words, *OPTIONS, "--method", f"{FAULTY}:Dying"]
+    ran = subprocess.run(torchrun, cwd=folder, capture_output=True, text=True, timeout=300, env=dict(os.environ))
+    assert ran.returncode == 0, ran.stderr
+    run = Run(folder / "dies")
+    assert len([row for row in run.metrics() if row["kind"] == "start"]) == 2
+    assert [row["epoch"] for row in epochs(run)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("size", "words", "message"),
+    [
+        (2, ["--batch-size", "15"], "batch size 15 cannot be divided among 2 processes; use --batch-size 16"),
+        (2, ["--bn-group-size", "16"], "the 8 images per process cannot be divided into batch norm groups of 16"),
+        (2, ["--method", "nothing"], "unknown method 'nothing'"),
+        (2, ["--data", "missing.npz"], "missing.npz"),
+    ],
+)
+def test_mistakes_are_one_line_of_the_main_process(folder, size, words, message):
+    main, other = train(folder, size, "mistake", *words)
+    assert (main.code, other.code) == (2, 2), (main, other)
+    assert re.fullmatch(rf"error( \(process 0\))?: .*{re.escape(message)}.*\n", main.output)
+    assert other.output == ""
