@@ -9,7 +9,7 @@ INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraints constr
 PIN := printf 'uv\nhatchling\neditables\n' | $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group dev --group audit --group bench --extra export --extra explore --extra tensorboard --extra wandb --no-header --no-annotate --no-emit-index-url --output-file constraints.txt
 
-.PHONY: help demo test check bench fuzz audit install pins update format lint types imports docs tables clean
+.PHONY: help demo test check bench fuzz audit install pins update format lint types imports docs tables soak clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -52,6 +52,9 @@ docs: install ## build the documentation into site/
 
 tables: install ## write the tables of README.md and docs/ from results/
 	$(BIN)/python tools/make_tables.py
+
+soak: install ## kill, damage and starve small runs, and compare them with undisturbed ones: about half an hour
+	$(BIN)/python tools/soak.py --json soak.json
 
 install: .venv/installed ## install the package and its tools, at the versions in constraints.txt
 

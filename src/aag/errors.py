@@ -15,6 +15,10 @@ class AAGError(Exception):
         super().__init__(printable(" ".join(str(message).splitlines())))  # file names may hold anything
 
 
+class NotFiniteError(AAGError):
+    """Training has reached NaN or infinity: its last checkpoint is good, what came after is not."""
+
+
 class KernelsUnsupportedError(AAGError):
     """What the kernels cannot compute and plain PyTorch can: training falls back on it."""
 
