@@ -5,6 +5,7 @@ from difflib import get_close_matches
 
 from aag.text import printable
 
+MAX_LINE = 1000  # characters of a message
 MAX_VALUE = 80  # characters of a value in a message
 
 
@@ -12,7 +13,8 @@ class AAGError(Exception):
     """A mistake that the user can correct. The command line prints its one line and no traceback."""
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(printable(" ".join(str(message).splitlines())))  # file names may hold anything
+        line = printable(" ".join(str(message).splitlines()))  # file names may hold anything
+        super().__init__(line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} … {line[-MAX_LINE // 2 :]}")
 
 
 class NotFiniteError(AAGError):

@@ -175,7 +175,7 @@ def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
     if is_collapsed(last):
         return f"Collapsed: images get nearly the same embedding ({state}); start again with a tenth of --lr."
     agree = f"{100 * last['consistency']:.0f} %"
-    noise = 2 * (max(last["consistency"] * (1 - last["consistency"]), 0.01) / last["images"]) ** 0.5
+    noise = 2 * (max(last["consistency"] * (1 - last["consistency"]), 0.01) / max(1, last["images"])) ** 0.5
     if found[0]["epoch"] == 0 and last["consistency"] - found[0]["consistency"] < noise:
         return (
             f"Little learned: two views of an image find each other no more often than at the start ({agree}); "
