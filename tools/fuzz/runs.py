@@ -147,6 +147,7 @@ def _checkpoint_seeds() -> list[bytes]:
         path = Path(folder) / "last.ckpt"
         tensors = {"encoder.weight": torch.ones(3, 2), "optimizer.momentum": torch.zeros(6)}
         state = {"settings": _settings(), "images": "0123", "spec": "{}", "threads": 1, "epoch": 1, "step": 200}
+        state["processes"] = 1
         checkpoint.save(path, tensors, {**state, "seconds": 3.5, "lr_factor": 1.0})
         return [path.read_bytes()]
 
