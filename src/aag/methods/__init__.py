@@ -59,7 +59,7 @@ def load_method(name: str, *, run_file: bool = True) -> type[Method]:
         if name not in methods():
             raise unknown("method", name, methods(), "or FILE.py:CLASS for a method of your own")
         return methods()[name]
-    file = Path(path).expanduser()
+    file = Path(os.path.expanduser(path))  # pathlib raises for an unknown user, and for long names
     if not run_file and not _is_loaded(file):
         raise AAGError(
             f"the run's method is a Python file, {name}, and no file that a run folder names is run; "
@@ -95,7 +95,7 @@ def _is_loaded(path: Path) -> bool:
 
 def _load_file(path: Path) -> object:
     """Import a Python file by its path, once."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise AAGError(f"no such file: {path}; --method takes a name or FILE.py:CLASS")
     name = _module_name(path)
     if _is_loaded(path):
