@@ -95,7 +95,7 @@ def test_runner_saves_what_breaks_a_limit(tmp_path, monkeypatch, name, problem):
     (tmp_path / "dangers.py").write_text(DANGERS)
     monkeypatch.syspath_prepend(tmp_path)
     target = importlib.import_module("dangers").TARGETS[name]
-    limits = runner.Limits(seconds=0.5, bytes=250_000_000)
+    limits = runner.Limits(seconds=0.3 if name == "hang" else 30.0, bytes=250_000_000)
     report = runner.run(name, target, 2, 0, tmp_path / "out", limits, module="dangers")
     if problem is None:
         assert (report.outcomes["read"], report.findings) == (2, [])

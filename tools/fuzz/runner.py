@@ -15,14 +15,14 @@ from typing import Any
 from fuzz.mutate import make_input
 from fuzz.target import Target
 
-START_SECONDS = 120.0
+START_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class Limits:
     """What one input may cost."""
 
-    seconds: float = 10.0
+    seconds: float = 10.0  # of CPU time; an input that takes three times as long by the clock hangs
     bytes: int = 2_000_000_000  # of the whole process; importing torch takes about 400 million
 
 
@@ -78,7 +78,6 @@ def _work(module: str, name: str, seed: int, start: int, stop: int, limits: Limi
             pending, seconds, number = b"", START_SECONDS, start - 1  # the first line says that the worker is ready
             while number < stop:
                 while b"\n" not in pending:
-                    # Twice the limit: a slow input is measured, and only one that never ends is killed.
                     ready = select.select([lines], [], [], seconds)[0]
                     block = lines.read(1 << 16) if ready else b""
                     if not block:
@@ -93,7 +92,7 @@ def _work(module: str, name: str, seed: int, start: int, stop: int, limits: Limi
                 line, _, pending = pending.partition(b"\n")
                 if number >= start:
                     yield json.loads(line)
-                seconds, number = 2 * limits.seconds, number + 1
+                seconds, number = 3 * limits.seconds, number + 1
         finally:
             process.kill()
             process.wait()
