@@ -3,11 +3,13 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 OWN_UV := $(filter .tools/bin/uv,$(UV))
 BIN := .venv/bin
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt
-# Versions for every platform and Python from 3.11 on, of our dependencies and of the tools that install them.
-PIN := printf 'uv\nhatchling\neditables\n' | $(UV) pip compile --quiet --universal --python-version 3.11 \
-	--group dev --group bench --extra export --extra explore --extra hf --extra remote --extra tensorboard --extra wandb --no-header --no-annotate --no-emit-index-url --output-file constraints.txt
+# Versions for every platform and Python from 3.11 on, of our dependencies and of the tools that install them, with
+# the hashes of their files: uv refuses a file with another hash. Files from elsewhere (such as another build of
+# PyTorch) need UV_NO_VERIFY_HASHES=1.
+PIN := printf 'uv\nhatchling\neditables\n' | $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--group dev --group audit --group bench --extra export --extra explore --extra hf --extra remote --extra tensorboard --extra wandb --no-header --no-annotate --no-emit-index-url --output-file constraints.txt
 
-.PHONY: help demo test check bench fuzz install pins update format lint types imports docs tables clean
+.PHONY: help demo test check bench fuzz audit install pins update format lint types imports docs tables soak clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -26,6 +28,10 @@ bench: install ## measure speed and memory of every stage
 
 fuzz: install ## give 100,000 damaged files to the readers: about an hour (INPUTS=1000 for fewer)
 	PYTHONPATH=tools $(BIN)/python -m fuzz --inputs $(or $(INPUTS),100000)
+
+audit: install ## list all packages in bom.json and look up known vulnerabilities
+	$(INSTALL) --group audit
+	$(BIN)/python tools/audit.py
 
 format: install ## format the code and apply the linter's fixes
 	$(BIN)/ruff format .
@@ -47,6 +53,9 @@ docs: install ## build the documentation into site/
 tables: install ## write the tables of README.md and docs/ from results/
 	$(BIN)/python tools/make_tables.py
 
+soak: install ## kill, damage and starve small runs, and compare them with undisturbed ones: about half an hour
+	$(BIN)/python tools/soak.py --json soak.json
+
 install: .venv/installed ## install the package and its tools, at the versions in constraints.txt
 
 .venv/installed: pyproject.toml constraints.txt | $(OWN_UV)
@@ -62,7 +71,8 @@ update: | $(OWN_UV) ## move constraints.txt to the newest versions
 
 .tools/bin/uv:
 	python3 -m venv .tools
-	.tools/bin/python -m pip install --quiet --constraint constraints.txt uv
+	sed -n '/^uv==/,/[^\\]$$/p' constraints.txt > .tools/uv.txt
+	.tools/bin/python -m pip install --quiet --require-hashes --requirement .tools/uv.txt
 
 clean: ## remove what make made
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis site

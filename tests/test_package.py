@@ -74,9 +74,14 @@ def test_the_version_is_that_of_the_distribution():
     assert f"\nversion: {aag.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
-def test_every_dependency_is_pinned_by_name_and_version_alone():
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+def test_every_dependency_is_pinned_by_name_version_and_hashes_alone():
+    text = (ROOT / "constraints.txt").read_text()
+    entries = [entry.split(" \\\n    ") for entry in re.split(r"\n(?! )", text.rstrip("\n"))]
+    lines = [line for line, *_ in entries]
     assert [line for line in lines if not re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; [^@#/]+)?", line)] == []
+    for line, *hashes in entries:  # without one, uv would not check the package's files
+        assert hashes, line
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in hashes), line
     pinned = {line.partition("==")[0]: line.partition("==")[2].partition(" ;")[0] for line in lines}
     groups = (
         PROJECT["project"]["dependencies"],

@@ -1,14 +1,20 @@
 """PCA-whitening and k-means on the device, as DeepCluster uses them from faiss."""
 
+from math import frexp, isfinite
+from typing import Annotated
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from aag.errors import AAGError
+from aag.errors import AAGError, describe
 from aag.rng import Stream, keys, uniforms
+from aag.settings import Range, check_value
+from aag.vectors import check_floats, unit
 
 CHUNK = 2**24  # numbers in a block of distances: 64 MB of float32
 VARIANCE_FLOOR = 1e-12  # relative to the largest variance; less is rounding of float32 features
+SQUARABLE = (1e-12, 1e12)  # magnitudes whose squares and their sums are far from the limits of float32
+MAX_EXPONENT = 100  # a power of two that is a float32, and whose inverse is one
 SPLIT_SHIFT = 1 / 1024  # by which the two halves of a split centroid move, relative to its coordinates
 
 
@@ -18,6 +24,8 @@ def whiten(features: Tensor, dims: int = 256) -> Tensor:
     The covariance and its eigenvectors are computed in float64, because the small eigenvalues are differences of large
     numbers and the result is divided by them. Directions without variance (dead or duplicate features) become zeros.
     """
+    _check_matrix(features, "whitening")
+    dims = check_value("dims", dims, Annotated[int, Range(at_least=1)])
     n, size = features.shape
     if n < 2:
         raise AAGError("whitening needs at least two rows: one alone has no variance")
@@ -32,7 +40,7 @@ def whiten(features: Tensor, dims: int = 256) -> Tensor:
     nonzero = variances > VARIANCE_FLOOR * variances[0].clamp_min(torch.finfo(torch.float64).tiny)
     scale = torch.where(nonzero, variances, 1).rsqrt() * nonzero
     projection = (directions * scale).to(features.dtype)  # [F, dims]
-    return F.normalize((features - mean.to(features.dtype)) @ projection, dim=1)
+    return unit((features - mean.to(features.dtype)) @ projection)
 
 
 @torch.no_grad()
@@ -44,8 +52,20 @@ def kmeans(
     Starts from the centroids `start` [k, d], or from k different rows, drawn by (seed, epoch). An empty cluster takes
     part of a large one; in the result some may still be empty.
     """
+    largest = _check_matrix(x, "k-means")
+    k = check_value("k", k, int)
     if not 1 <= k <= len(x):
         raise AAGError(f"k-means of {len(x)} points needs between 1 and {len(x)} clusters, not {k}")
+    iterations = check_value("iterations", iterations, Annotated[int, Range(at_least=0, at_most=10_000)])
+    if start is not None:
+        _check_matrix(start, "k-means")
+        if start.shape != (k, x.shape[1]) or start.dtype != x.dtype:
+            raise AAGError(f"k-means needs start centroids {x.dtype} [{k}, {x.shape[1]}], not {describe(start)}")
+    if 0 < largest < SQUARABLE[0] or largest > SQUARABLE[1]:
+        power = 2.0 ** max(-MAX_EXPONENT, min(MAX_EXPONENT, frexp(largest)[1]))  # exact, so results stay the same
+        scaled = None if start is None else start / power
+        labels, centroids = kmeans(x / power, k, iterations=iterations, seed=seed, epoch=epoch, start=scaled)
+        return labels, centroids * power
     if start is None:
         draws = keys(seed, epoch, torch.arange(len(x), device=x.device), Stream.KMEANS_INIT)
         start = x[torch.sort(draws, stable=True).indices[:k]]
@@ -56,6 +76,17 @@ def kmeans(
         sums, counts = _cluster_sums(x, nearest_centroids(x, centroids), k)
         centroids = _refill_empty(sums / counts.clamp_min(1)[:, None], counts, signs)
     return nearest_centroids(x, centroids), centroids
+
+
+def _check_matrix(x: Tensor, purpose: str) -> float:
+    """Return the largest magnitude in x; refuse what is not a matrix of finite floats."""
+    check_floats(f"the points of {purpose}", x, "[N, d]")
+    if x.ndim != 2 or not x.numel() or x.dtype in (torch.float16, torch.bfloat16):
+        raise AAGError(f"{purpose} takes float32 or float64 points [N, d], not {describe(x)}")
+    largest = x.abs().amax().item()
+    if not isfinite(largest):
+        raise AAGError(f"{purpose} takes finite numbers, and these hold NaN or infinity; lower the learning rate")
+    return largest
 
 
 def nearest_centroids(x: Tensor, centroids: Tensor) -> Tensor:
@@ -104,6 +135,11 @@ def mutual_information(a: Tensor, b: Tensor) -> Tensor:
 
     I(A; B) over the mean of the two entropies; 1 if both labellings are constant.
     """
+    for labels in (a, b):
+        if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.ndim != 1 or labels.is_meta:
+            raise AAGError(f"mutual information compares two labellings int64 [N], not {describe(a)} and {describe(b)}")
+    if a.shape != b.shape:
+        raise AAGError(f"mutual information compares labels of the same images, not of {len(a)} and {len(b)}")
 
     def entropy(labels: Tensor) -> Tensor:
         share = labels.unique(return_counts=True)[1].double() / len(labels)

@@ -3,21 +3,45 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from aag.text import printable
+
+MAX_LINE = 1000  # characters of a message
+MAX_VALUE = 80  # characters of a value in a message
+
 
 class AAGError(Exception):
     """A mistake that the user can correct. The command line prints its one line and no traceback."""
+
+    def __init__(self, message: object = "") -> None:
+        line = printable(" ".join(str(message).splitlines()))  # file names may hold anything
+        super().__init__(line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} … {line[-MAX_LINE // 2 :]}")
+
+
+class NotFiniteError(AAGError):
+    """Training has reached NaN or infinity: its last checkpoint is good, what came after is not."""
 
 
 class KernelsUnsupportedError(AAGError):
     """What the kernels cannot compute and plain PyTorch can: training falls back on it."""
 
 
-def unknown(what: str, name: str, known: Iterable[str], hint: str = "") -> AAGError:
+def unknown(what: str, name: object, known: Iterable[str], hint: str = "") -> AAGError:
     """Return the error for a name that is not among the known ones; it proposes similar names."""
     names = sorted(known)
-    near = get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    near = get_close_matches(name.lower()[:MAX_VALUE] if isinstance(name, str) else "", names, n=3, cutoff=0.5)
     advice = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names[:20])}"
-    return AAGError(f"unknown {what} {name!r}; {advice}" + (f" ({hint})" if hint else ""))
+    return AAGError(f"unknown {what} {describe(name)}; {advice}" + (f" ({hint})" if hint else ""))
+
+
+def describe(value: object) -> str:
+    """Return a value as messages show it: the dtype and shape of a tensor or array, a short repr of others."""
+    if (shape := getattr(value, "shape", ())) and hasattr(value, "dtype"):
+        return f"{value.dtype} {list(shape)}"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # numbers of thousands of digits, and objects whose repr fails
+        text = type(value).__name__
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"
 
 
 def first_line(error: object) -> str:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
-from aag.errors import AAGError
+from aag.errors import AAGError, describe
+from aag.vectors import check_floats, unit
 
 TEMPERATURES = (0.001, 1000.0)  # below, cosines over τ lose their digits in float32; above, all pairs look alike
 
@@ -83,6 +83,7 @@ def dclw(x: Tensor, y: Tensor, *, temperature: float = 0.1, sigma: float = 0.5) 
 
     The weights have mean 1 and no gradient.
     """
+    _check_temperature(sigma, "sigma")
     positive, negatives = _anchors(x, y, temperature)
     own = positive.detach()[: len(x)] * temperature / sigma  # [n]; the second half repeats it
     weight = (2 - len(x) * own.softmax(dim=0)).repeat(2)
@@ -103,6 +104,9 @@ def isif(x: Tensor, y: Tensor, *, temperature: float = 0.1) -> Tensor:
 
 def isif_from_similarities(s: Tensor) -> Tensor:
     """Return ISIF from similarities [2n, 2n]; rows are all images' first view, then their second."""
+    _check_tensors(s)
+    if s.ndim != 2 or s.shape[0] != s.shape[1] or len(s) < 2 or len(s) % 2:
+        raise AAGError(f"similarities of two views of n images have the shape [2n, 2n], not {list(s.shape)}")
     n = len(s) // 2
     same = torch.eye(2 * n, dtype=torch.bool, device=s.device)
     log_p = s.masked_fill(same, -torch.inf).log_softmax(dim=1)
@@ -118,6 +122,7 @@ def queue_xent(
     `keep_positive=False` leaves the positive out of the denominator, as GNT-Xent does.
     """
     _check_tensors(query, key, queue)
+    _check_flag(keep_positive)
     shapes = [tuple(v.shape) for v in (query, key, queue)]
     if shapes[0] != shapes[1] or any(
         v.ndim != 2 or 0 in v.shape or v.shape[1] != key.shape[-1] for v in (query, queue)
@@ -133,6 +138,7 @@ def queue_xent(
 @torch.no_grad()
 def mean_cosines(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean cosine of positive pairs (x_i, y_i) and of negative pairs (x_i, y_j), i ≠ j."""
+    check(x, y, None, 1.0)
     x, y, n = unit(x), unit(y), len(x)
     positive = (x * y).sum()
     return positive / n, (x.sum(dim=0) @ y.sum(dim=0) - positive) / (n * (n - 1))
@@ -145,6 +151,7 @@ def components(
     x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: float = 0.1, keep_positive: bool = False
 ) -> list[Component]:
     """Return L_xy, and with an auxiliary view L_zx and L_zy, per image."""
+    _check_flag(keep_positive)
     return components_from_similarities(similarities(x, y, z, temperature=temperature), keep_positive)
 
 
@@ -202,11 +209,6 @@ def _mean_total(parts: list[Component]) -> Tensor:
     return torch.stack([part.loss for part in parts]).sum(dim=0).mean()
 
 
-def unit(v: Tensor) -> Tensor:
-    """Return rows of length 1, in float32 or better."""
-    return normalize(v if v.dtype == torch.float64 else v.float(), dim=1)
-
-
 def _scaled(v: Tensor, temperature: float) -> Tensor:
     """Return unit rows over √τ: a product of two is a cosine over τ, and this scales [n, d] instead of [n, n]."""
     return unit(v) * temperature**-0.5
@@ -218,6 +220,8 @@ def check(x: Tensor, y: Tensor, z: Tensor | None, temperature: float) -> None:
     shapes = [tuple(v.shape) for v in (x, y, z) if v is not None]
     if len(set(shapes)) != 1 or x.ndim != 2:
         raise AAGError(f"a contrastive loss takes embeddings of one shape [n, d], not {', '.join(map(str, shapes))}")
+    if not x.shape[1]:
+        raise AAGError(f"a contrastive loss needs embeddings with at least one dimension, not {list(x.shape)}")
     if len(x) < 2:
         raise AAGError("a contrastive loss needs at least two images: one alone has no negatives")
     _check_temperature(temperature)
@@ -225,18 +229,20 @@ def check(x: Tensor, y: Tensor, z: Tensor | None, temperature: float) -> None:
 
 def _check_tensors(*embeddings: Tensor) -> None:
     """Refuse what is not a float tensor, and tensors that cannot be multiplied: on two devices, or in part float64."""
-    for v in embeddings:
-        if not isinstance(v, Tensor) or not v.is_floating_point():
-            kind = v.dtype if isinstance(v, Tensor) else type(v).__name__
-            raise AAGError(
-                f"a contrastive loss takes float tensors [n, d], not {kind}; use torch.as_tensor(...).float()"
-            )
-    if len({(v.device, v.dtype == torch.float64) for v in embeddings}) > 1:
+    floats = [v for v in embeddings if isinstance(v, Tensor) and v.is_floating_point()]
+    if len(floats) == len(embeddings) and len({(v.device, v.dtype == torch.float64) for v in floats}) > 1:
         kinds = ", ".join(f"{v.dtype} on {v.device}" for v in embeddings)
         raise AAGError(f"a contrastive loss takes embeddings of one dtype on one device, not {kinds}")
+    for v in embeddings:
+        check_floats("the embeddings of a contrastive loss", v)
 
 
-def _check_temperature(temperature: float) -> None:
+def _check_temperature(temperature: float, name: str = "the temperature") -> None:
     low, high = TEMPERATURES
     if not isinstance(temperature, int | float) or not low <= temperature <= high:  # also refuses NaN
-        raise AAGError(f"the temperature must be between {low} and {high:g} (usual: 0.05 to 1), not {temperature}")
+        raise AAGError(f"{name} must be between {low} and {high:g} (usual: 0.05 to 1), not {describe(temperature)}")
+
+
+def _check_flag(keep_positive: bool) -> None:
+    if not isinstance(keep_positive, bool):
+        raise AAGError(f"keep_positive must be True or False, not {describe(keep_positive)}")

@@ -19,7 +19,9 @@ def make_record(run: Run) -> dict[str, Any]:
     The final numbers come from the evaluation; the curves come from the metrics, and `missing` says what those lack.
     """
     settings, evaluation, rows = run.settings(), run.evaluation(), run.metrics()
-    epochs = settings["train"]["epochs"]
+    epochs = settings["train"].get("epochs")
+    if type(epochs) is not int:
+        raise AAGError(f"{run.config_file} does not say how many epochs to train; train again")
     if evaluation.get("epoch", 0) < epochs:
         raise AAGError(
             f"{run.folder} was evaluated at epoch {evaluation.get('epoch', 0)} of {epochs}: "
@@ -47,6 +49,8 @@ def make_record(run: Run) -> dict[str, Any]:
         "peak_memory": by_epoch[-1].get("peak_memory") if by_epoch else None,
         "sessions": [{k: v for k, v in row.items() if k != "kind"} for row in rows if row["kind"] == "start"],
     }
+    if retries := [{k: v for k, v in row.items() if k != "kind"} for row in rows if row["kind"] == "retry"]:
+        record["retries"] = retries  # part of it was trained at a lower rate than the settings say
     if summary.missing:
         record["missing"] = summary.missing
     return record

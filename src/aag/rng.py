@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from aag import kernels
-from aag.errors import AAGError
+from aag.errors import AAGError, describe
 
 _WORD = 0xFFFFFFFF
 Word = TypeVar("Word", int, Tensor)
+INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 NO_EPOCH = -1  # instead of an epoch number, for draws that count their own steps
 
@@ -44,10 +45,10 @@ class Stream(IntEnum):
 
 def keys(seed: int, epoch: int, image: Tensor, view: int = 0) -> Tensor:
     """Return one key per image, int64 [B], given the images' indices in their set."""
-    try:
-        seed, prefix = operator.index(seed), 0
-    except TypeError:
-        raise AAGError(f"seed must be an integer, not {seed!r}") from None
+    seed, epoch, view = _integer("seed", seed), _integer("epoch", epoch), _integer("view", view)
+    if not isinstance(image, Tensor) or image.dtype not in INDICES or image.layout != torch.strided or image.is_meta:
+        raise AAGError(f"image must be a tensor of indices, such as torch.arange(8), not {describe(image)}")
+    prefix = 0
     for word in (seed, seed >> 32, epoch):
         prefix = _mix(prefix ^ _premix(word & _WORD))
     image, last = image.long(), _premix(view & _WORD)
@@ -60,7 +61,9 @@ def keys(seed: int, epoch: int, image: Tensor, view: int = 0) -> Tensor:
 
 def uniforms(key: Tensor, slots: int) -> Tensor:
     """Return float32 [B, slots] in [0, 1), in steps of 2^-24: every value is exact in float32."""
-    slot = torch.arange(slots, device=key.device)
+    if not isinstance(key, Tensor) or key.dtype != torch.int64 or key.ndim != 1 or key.is_meta:
+        raise AAGError(f"key must be an int64 tensor [B] from aag.augment.keys, not {describe(key)}")
+    slot = torch.arange(_integer("slots", slots, 0, 2**31), device=key.device)
     return (_mix(key[:, None] ^ _premix(slot)) >> 8).float() * 2.0**-24
 
 
@@ -68,8 +71,20 @@ def permutation(
     seed: int, epoch: int, n: int, device: torch.device | str = "cpu", stream: Stream = Stream.IMAGE_ORDER
 ) -> Tensor:
     """Return a shuffle of 0 … n−1, int64 [n]: the images sorted by their key in this epoch."""
-    image = torch.arange(n, device=device)
+    image = torch.arange(_integer("n", n, 0), device=device)
     return torch.sort(keys(seed, epoch, image, stream), stable=True).indices
+
+
+def _integer(name: str, value: int, low: int | None = None, high: int = 2**63 - 1) -> int:
+    """Return an integer, Python's or NumPy's, from low to high, or without a low one any; refuse others."""
+    try:
+        number = operator.index(value)
+    except (TypeError, ValueError):
+        number = None
+    if number is None or (low is not None and not low <= number <= high):
+        limits = "" if low is None else f" from {low} to {high}"
+        raise AAGError(f"{name} must be an integer{limits}, not {describe(value)}")
+    return number
 
 
 def _premix(word: Word) -> Word:

@@ -7,12 +7,13 @@ command line, its help and validation read it from there. Nothing here imports t
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from operator import ge, gt, le, lt
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, describe, unknown
 from aag.text import pluralize
 
 T = TypeVar("T")
@@ -53,11 +54,11 @@ class Settings:
 class TrainSettings(Settings):
     """How to train, whatever the method, the network and the images."""
 
-    epochs: Annotated[int, Range(at_least=1)] = 200
+    epochs: Annotated[int, Range(at_least=1, at_most=10**7)] = 200
     """Passes over the images."""
     batch_size: Annotated[int, Range(at_least=2)] = 128
     """Images per step; each is seen in every view."""
-    lr: Annotated[float, Range(at_least=0)] = 0.03
+    lr: Annotated[float, Range(at_least=0, at_most=1e6)] = 0.03
     """Learning rate for a batch of 128. Scaled by batch size / 128 (times --accumulate)."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """cosine: to zero over the run; step: drops, see --decay-at; or constant."""
@@ -140,17 +141,30 @@ def check_fields(settings: Any, spell: Callable[[str], str] = option) -> None:
         _check(field.name, value, hints[field.name], spell)
 
 
+def check_value(name: str, value: Any, kind: Any) -> Any:
+    """Return an argument of a function, NumPy's numbers as Python's; refuse what its annotation does not accept."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        value = int(value)
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        value = float(value)
+    _check(name, value, kind, str)
+    return value
+
+
 def _check(name: str, value: Any, kind: Any, spell: Callable[[str], str]) -> None:
     if not _accepts(kind, value):
         choices = get_args(kind) if get_origin(kind) is Literal else None
         if choices and isinstance(value, str):
             raise unknown(name.replace("_", " "), value, choices)
-        raise AAGError(f"{spell(name)} must be {describe_type(kind)}, not {value!r}")
+        raise AAGError(f"{spell(name)} must be {describe_type(kind)}, not {describe(value)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise AAGError(f"{spell(name)} must be a finite number, not {value}")
     for limits in _ranges(kind):
         if value is not None and value not in limits:
-            raise AAGError(f"{spell(name)} must be {limits}, not {value:g}")
+            given = f"{value:g}" if abs(value) < 1e300 else describe(value)  # some integers are no float
+            raise AAGError(f"{spell(name)} must be {limits}, not {given}")
+    if isinstance(value, int) and abs(value) > 2**63:  # as a float or a tensor's size it would fail
+        raise AAGError(f"{spell(name)} must be a number below 2^63, not {describe(value)}")
 
 
 def _accepts(kind: Any, value: Any) -> bool:
@@ -159,7 +173,7 @@ def _accepts(kind: Any, value: Any) -> bool:
     if origin is Annotated:
         return _accepts(args[0], value)
     if origin is Literal:
-        return value in args and type(value) in {type(arg) for arg in args}
+        return type(value) in {type(arg) for arg in args} and value in args
     if origin in (Union, UnionType):
         return any(_accepts(arg, value) for arg in args)
     if origin is tuple:
@@ -210,7 +224,7 @@ def to_json(settings: Any) -> dict[str, Any]:
 def from_json(kind: type[T], values: Any) -> T:
     """Build a settings dataclass from JSON; fields that are missing keep their defaults, unknown ones are an error."""
     if not isinstance(values, Mapping):
-        raise AAGError(f"expected settings by name, not {str(values)[:40]!r}")
+        raise AAGError(f"expected settings by name, not {describe(values)}")
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if unexpected := sorted(set(values) - known):
         raise AAGError(f"unknown settings {', '.join(unexpected)} (from another version?)")

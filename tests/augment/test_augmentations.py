@@ -188,7 +188,7 @@ def test_a_wrong_seed_or_key_is_refused(photographs, augmentation, randomness, m
         (lambda: BasicAugment(brightness=-1), "brightness must be at least 0, not -1"),
         (lambda: BasicAugment(contrast=float("inf")), "contrast .* not inf"),
         (lambda: BasicAugment(hue=0.6), "hue must be at least 0 and at most 0.5, not 0.6"),
-        (lambda: BasicAugment(size=0), "size must be at least 1, not 0"),
+        (lambda: BasicAugment(size=0), "size must be at least 1 and at most 65536, not 0"),
         (lambda: BasicAugment(size=np.int64(8)), r"size must be a whole number, not np.int64\(8\)"),  # breaks kernels
         (lambda: BasicAugment(size=32.0), "size must be a whole number, not 32.0"),
         (lambda: BasicAugment(scale=0.2), r"scale must be two positive numbers \(low, high\), not 0.2"),
@@ -199,7 +199,7 @@ def test_a_wrong_seed_or_key_is_refused(photographs, augmentation, randomness, m
         (lambda: BasicAugment.preset("simclrv2"), "did you mean simclr"),
         (lambda: BasicAugment.preset("paper", flop=1), "unknown field of BasicAugment 'flop'; did you mean flip"),
         (lambda: AutoAugment("cifar"), "did you mean cifar10"),
-        (lambda: AutoAugment(None), "unknown AutoAugment policy 'None'; known: cifar10, imagenet, svhn"),
+        (lambda: AutoAugment(None), "unknown AutoAugment policy None; known: cifar10, imagenet, svhn"),
         (lambda: RandAugment(n=0), "n must be at least 1 and at most 16, not 0"),
         (lambda: RandAugment(n=1.5), "n must be a whole number, not 1.5"),
         (lambda: RandAugment(magnitude=31), "magnitude must be below 31, the number of bins, not 31"),

@@ -129,7 +129,7 @@ GOOD = (torch.rand(4, 3), torch.arange(4), torch.rand(2, 3), torch.arange(2))
     [
         (0, torch.rand(0, 3), r"the training set is empty: features of shape \[0, 3\]"),
         (0, torch.rand(4), r"the training features must be a float tensor \[N, D\], got shape \[4\]"),
-        (0, torch.ones(4, 3, dtype=torch.int64), "the training features must be a float tensor .* got torch.int64"),
+        (0, torch.ones(4, 3, dtype=torch.int64), "the training features must be a float tensor .* not torch.int64"),
         (0, torch.full((4, 3), torch.nan), "the training features hold NaN or infinity"),
         (1, torch.arange(5), r"the training set has 4 features but labels of shape \[5\]"),
         (1, torch.rand(4), "the training labels must be a tensor of whole numbers, got torch.float32"),

@@ -97,9 +97,10 @@ def test_the_callers_autocast_has_no_effect():
 def test_bad_settings_and_sets():
     train, test = problem(10, 0), problem(5, 1)
     for settings, line in [
-        ({"epochs": 0}, "epochs and batch_size must be at least 1, got 0 and 128"),
-        ({"lr": 0.0}, "lr must be above 0"),
-        ({"weight_decay": -1.0}, "weight_decay at least 0"),
+        ({"epochs": 0}, "epochs must be at least 1 .*, not 0"),
+        ({"batch_size": 1.5}, "batch_size must be a whole number, not 1.5"),
+        ({"lr": 0.0}, "lr must be above 0 .*, not 0"),
+        ({"weight_decay": -1.0}, "weight_decay must be at least 0 .*, not -1"),
     ]:
         with pytest.raises(AAGError, match=line):
             linear_probe(*train, *test, **settings)

@@ -414,3 +414,20 @@ def test_contrast_of_two_views_has_no_auxiliary_terms():
     assert loss == numbers[0] == numbers[5]
     assert not numbers[6:].any()
     assert numbers[3] == -1  # GNT-Xent's pull
+
+
+@pytest.mark.parametrize("exponent", [-60, 70])  # their squares are no float32
+def test_contrast_does_not_depend_on_the_size_of_embeddings(exponent):
+    from aag.kernels.contrast import contrast
+
+    random = torch.Generator().manual_seed(9)
+    given = torch.randn(12, 16, generator=random)
+    plain, scaled = given.clone().requires_grad_(), (given * 2.0**exponent).requires_grad_()
+    losses = [contrast(v, 3, temperature=0.1, keep_positive=False)[0] for v in (plain, scaled)]
+    assert losses[0] == losses[1]
+    for loss in losses:
+        loss.backward()
+    torch.testing.assert_close(scaled.grad * 2.0**exponent, plain.grad)
+    zeros = torch.zeros(12, 16, requires_grad=True)
+    contrast(zeros, 3, temperature=0.1, keep_positive=False)[0].backward()
+    assert zeros.grad.isfinite().all()

@@ -9,6 +9,7 @@ import pytest
 from aag.pages import document as doc
 from aag.pages.html import render_html
 from aag.pages.map import Colouring, Map, pack_pictures
+from aag.pages.plots import Line, LineChart, ScatterChart
 from aag.serving import write_comparison, write_report
 from browser import CHROMIUM, MISSING, Browser
 from report_runs import HOSTILE, trained_run
@@ -155,6 +156,60 @@ def test_ten_thousand_points_are_quick_and_small(browser, large_page):
     browser.mouse("mouseMoved", *first_point(browser))
     browser.wait_for(f"!{CARD}.hidden")
     assert browser.problems == []
+
+
+NASTY = "\"'><script>document.title = 'run'</script>\u2028</script><!--\0\x1b\udcff&amp;"
+ATTACKS = (
+    "<script>document.title = 'run'</script>",
+    "<img src=x onerror=\"document.title = 'run'\">",
+    "<svg onload=\"document.title = 'run'\"></svg>",
+    "<iframe srcdoc=\"<script>parent.document.title = 'run'</script>\"></iframe>",
+    '<link rel="stylesheet" href="https://example.org/style.css">',
+    '<img src="https://example.org/picture.png">',
+    '<base href="https://example.org/">',
+)
+
+
+@pytest.fixture(scope="module")
+def nasty_page(tmp_path_factory) -> Path:
+    """A page with every kind of block, all of whose texts try to be markup."""
+    name, pictures = NASTY, np.zeros((3, 32, 32, 3), np.uint8)
+    picture = doc.Image(pack_pictures(pictures).jpegs[0], name)
+    link = doc.Link(name, Path(f"javascript:document.title='run'{name[:3]}"), name)
+    blocks = [
+        doc.Paragraph([name, link, doc.Styled(name, name), doc.Styled(name, "code"), picture], name),
+        doc.Bullets([name, [doc.Link(name, name)]]),
+        doc.Table(name, [name, name], [[doc.Cell([name], name), doc.Cell([name, name], name)]], name, name),
+        doc.Charts([LineChart(name, "x", "y", [Line(name, [(0, 1), (1, 2)], 0)]), LineChart(name, "x", "y", [])]),
+        doc.Charts([ScatterChart(name, [(0, 0), (1, 1)], [0, 1], [name, name], note=name)]),
+        Map(name, np.eye(3)[:, :2], [name] * 3, [Colouring(name, [name], [0, 0, 0])], pack_pictures(pictures)),
+    ]
+    page = tmp_path_factory.mktemp("nasty") / "page.html"
+    document = doc.Document(f"title{name}", blocks[:1], [doc.Section(name, name, blocks, name)], name, name)
+    page.write_text(render_html(document, page), encoding="utf-8")
+    return page
+
+
+def test_text_is_never_markup(browser, nasty_page):
+    show_map(browser, nasty_page)
+    assert browser.evaluate("document.title").startswith("title")
+    assert browser.evaluate("document.querySelectorAll('script:not([type])').length") == 1  # the map's own
+    assert browser.evaluate("document.querySelector('main h2').textContent").count("<script>") == 2
+    assert browser.evaluate("[...document.querySelectorAll('a')].every(a => /^(file:|#)/.test(a.href) || a.hash)")
+    assert not set(browser.evaluate("document.documentElement.outerHTML")) & set("\0\x1b\u2028\ufffd")
+    assert browser.problems == []
+    assert browser.requests == [nasty_page.as_uri()]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_the_policy_stops_what_escaping_might_miss(browser, nasty_page, tmp_path, attack):
+    page = tmp_path / "attacked.html"
+    text = nasty_page.read_text(encoding="utf-8")
+    page.write_text(text.replace("<header>", f"<header>{attack}", 1), encoding="utf-8")
+    browser.open(page)
+    assert browser.evaluate("document.title").startswith("title")
+    assert browser.evaluate("document.baseURI") == page.as_uri()
+    assert "Content Security Policy" in " ".join(browser.problems)  # the browser says what it refused
 
 
 @pytest.mark.parametrize("dark", [False, True])

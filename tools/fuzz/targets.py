@@ -1,6 +1,6 @@
 """All targets by name. To add some, write a module with its own `TARGETS` and list it here."""
 
-from fuzz import archives, images
+from fuzz import archives, images, runs
 from fuzz.target import Target
 
-TARGETS: dict[str, Target] = {**images.TARGETS, **archives.TARGETS}
+TARGETS: dict[str, Target] = {**images.TARGETS, **archives.TARGETS, **runs.TARGETS}

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from aag import kernels
 from aag.augment.autoaugment import AutoAugment
-from aag.augment.base import Augmentation, Positive, Probability, check_range, to_dtype, to_uint8
+from aag.augment.base import Augmentation, Probability, Side, check_range, to_dtype, to_uint8
 from aag.augment.geometry import affine, crop_boxes, resample
 from aag.augment.threads import split_over_threads
-from aag.errors import AAGError
+from aag.errors import AAGError, describe
 from aag.rng import uniforms
 from aag.settings import Range, check_fields
 
@@ -29,11 +29,13 @@ class AuxiliaryAugment(Augmentation):
     scale: tuple[float, float] = (0.2, 1.0)  # area of the resized crop as a fraction of the image
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height of the resized crop
     pad: Annotated[int, Range(at_least=0)] = 4  # pixels
-    size: Positive | None = None  # height and width of a resized crop in pixels; None keeps the images'
+    size: Side | None = None  # height and width of a resized crop in pixels; None keeps the images'
 
     def __post_init__(self) -> None:
         if not isinstance(self.policy, Augmentation):
-            raise AAGError(f"policy must be an augmentation such as AutoAugment('cifar10'), not {self.policy!r}")
+            raise AAGError(
+                f"policy must be an augmentation such as AutoAugment('cifar10'), not {describe(self.policy)}"
+            )
         for name in ("scale", "ratio"):
             object.__setattr__(self, name, check_range(name, getattr(self, name)))
         check_fields(self, spell=str)

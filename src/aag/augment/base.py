@@ -8,13 +8,14 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, describe, unknown
 from aag.pixels import check_pixel_range
 from aag.rng import keys
 from aag.settings import Range
 
 Probability = Annotated[float, Range(at_least=0, at_most=1)]
 Positive = Annotated[int, Range(at_least=1)]
+Side = Annotated[int, Range(at_least=1, at_most=2**16)]  # in pixels
 
 
 class Augmentation:
@@ -147,6 +148,8 @@ def as_batch(images: Tensor, *, allow_float: bool = True) -> Tensor:
     if not isinstance(images, Tensor):
         raise AAGError(f"{expected}; got {type(images).__name__}")
     got = f"got {images.dtype} {list(images.shape)}"
+    if images.layout != torch.strided or images.is_meta:
+        raise AAGError(f"{expected}; got {images.layout} on {images.device}, which holds no pixels to read")
     if images.ndim not in (3, 4) or not (images.dtype == torch.uint8 or (allow_float and images.is_floating_point())):
         raise AAGError(f"{expected}; {got}")
     channels, height, width = images.shape[-3:]
@@ -165,16 +168,16 @@ def as_batch(images: Tensor, *, allow_float: bool = True) -> Tensor:
 def check_name(what: str, name: Any, known: Iterable[str]) -> None:
     """Refuse a name that is not among the known ones."""
     if not isinstance(name, str) or name not in known:
-        raise unknown(what, str(name), known)
+        raise unknown(what, name, known)
 
 
 def check_range(name: str, pair: Any) -> tuple[float, float]:
     """Return the pair (low, high) as a tuple; refuse it unless 0 < low <= high."""
     try:
         low, high = pair
-        valid = 0 < low <= high < math.inf
+        valid = all(isinstance(value, int | float) for value in (low, high)) and 0 < low <= high < math.inf
     except (TypeError, ValueError):
         valid = False
     if not valid:
-        raise AAGError(f"{name} must be two positive numbers (low, high), not {pair!r}")
+        raise AAGError(f"{name} must be two positive numbers (low, high), not {describe(pair)}")
     return low, high

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from aag import kernels
-from aag.augment.base import Augmentation, Positive, Probability, apply_masked, check_name, check_range, to_dtype
+from aag.augment.base import Augmentation, Positive, Probability, Side, apply_masked, check_name, check_range, to_dtype
 from aag.augment.colour import ORDERS, blur, grayscale, jitter
 from aag.augment.geometry import crop_boxes, resample
 from aag.augment.threads import split_over_threads
@@ -22,7 +22,7 @@ Strength = Annotated[float, Range(at_least=0)]
 class BasicAugment(Augmentation):
     """The paper's basic augmentation. A probability of 0 leaves a step out."""
 
-    size: Positive | None = None  # height and width of the views in pixels; None keeps the images'
+    size: Side | None = None  # height and width of the views in pixels; None keeps the images'
     scale: tuple[float, float] = (0.2, 1.0)  # area of the crop as a fraction of the image
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height of the crop
     brightness: Strength = 0.4  # the factor is uniform in [1 − b, 1 + b]; the same for contrast and saturation

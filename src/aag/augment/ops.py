@@ -17,7 +17,7 @@ from aag import kernels
 from aag.augment.base import as_batch, check_name, needs_static_shapes
 from aag.augment.geometry import affine, fixed_point
 from aag.augment.threads import MAX_IMAGES, run_tasks
-from aag.errors import AAGError
+from aag.errors import AAGError, describe
 
 
 def apply_op(name: str, images: Tensor, magnitude: float | Tensor | None = None) -> Tensor:
@@ -39,8 +39,8 @@ def _magnitudes(name: str, images: Tensor, magnitude: float | Tensor | None) -> 
         raise AAGError(f"{name} needs a magnitude")
     try:
         value = torch.as_tensor(0.0 if magnitude is None else magnitude, dtype=torch.float64, device=images.device)
-    except (TypeError, ValueError, RuntimeError):
-        raise AAGError(f"{name} takes a number or a tensor as its magnitude, not {magnitude!r}") from None
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise AAGError(f"{name} takes a number or a tensor as its magnitude, not {describe(magnitude)}") from None
     if value.ndim > 1 or (value.ndim and len(value) not in (1, len(images))):
         raise AAGError(f"{name} takes one magnitude, or one for each of {len(images)} images; got {list(value.shape)}")
     if not torch.compiler.is_compiling() and not value.isfinite().all():

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from aag.cli.output import Printer
 from aag.cli.parsing import parse
+from aag.methods import load_method
 from aag.runs import Run
 from aag.serving.report import POINTS, write_report
 from aag.settings import Range, Settings
@@ -21,6 +22,8 @@ class Report(Settings):
     """File to write. Default: report.html in the run folder."""
     points: Annotated[int, Range(at_least=10, at_most=50_000)] = POINTS
     """Images on the map, at most; a slow machine takes fewer."""
+    method: str | None = None
+    """FILE.py:CLASS of a run that was trained with a method of your own. Its code is run; without this it is not."""
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
     device: str = "auto"
@@ -29,6 +32,8 @@ class Report(Settings):
 
 def run(arguments: list[str]) -> int:
     options = parse(Report, "report", arguments)
+    if options.method:
+        load_method(options.method)
     path = write_report(
         Run.open(options.run),
         options.out,

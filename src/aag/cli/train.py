@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> int:
         request = parse_train(arguments)
     except AAGError as error:
         raise error if is_main else ToldByMainError(str(error)) from error
-    console = make_console(quiet=not is_main)
+    console = make_console(quiet=not is_main, lasting=True)
     sets: Any = None
 
     def on_loaded(loaded: Any) -> None:

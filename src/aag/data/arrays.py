@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from aag.data.summary import PixelSummary
-from aag.errors import AAGError
+from aag.errors import AAGError, describe
 from aag.provenance import core_count
 
 MAX_IMAGE_SIZE = 4096
@@ -30,10 +30,10 @@ class SplitArrays:
 
 def check_options(image_size: int | None, limit: int | None = None) -> None:
     """Refuse an image size or a limit that is out of range."""
-    if image_size is not None and not (isinstance(image_size, int) and 1 <= image_size <= MAX_IMAGE_SIZE):
-        raise AAGError(f"image_size is {image_size!r}, expected 1 to {MAX_IMAGE_SIZE} pixels")
-    if limit is not None and not (isinstance(limit, int) and limit >= 1):
-        raise AAGError(f"limit is {limit!r}, expected at least 1 image")
+    if image_size is not None and not (type(image_size) is int and 1 <= image_size <= MAX_IMAGE_SIZE):
+        raise AAGError(f"image_size is {describe(image_size)}, expected 1 to {MAX_IMAGE_SIZE} pixels")
+    if limit is not None and not (type(limit) is int and limit >= 1):
+        raise AAGError(f"limit is {describe(limit)}, expected at least 1 image")
 
 
 def select_indices(count: int, limit: int | None) -> np.ndarray:

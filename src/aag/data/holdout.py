@@ -7,13 +7,13 @@ import torch
 
 from aag.data.imageset import ImageSet
 from aag.data.summary import image_hashes
-from aag.errors import AAGError
+from aag.errors import AAGError, describe
 
 
 def check_holdout(fraction: float | None) -> None:
     """Raise for a fraction that is out of range."""
     if fraction is not None and not (isinstance(fraction, float) and 0 < fraction <= 0.5):
-        raise AAGError(f"holdout is {fraction!r}, expected a fraction above 0 and at most 0.5, such as 0.1")
+        raise AAGError(f"holdout is {describe(fraction)}, expected a fraction above 0 and at most 0.5, such as 0.1")
 
 
 def choose_held_out(hashes: np.ndarray, labels: np.ndarray, fraction: float) -> np.ndarray:

@@ -19,7 +19,7 @@ from aag.data.hub import PREFIX as HUB_PREFIX
 from aag.data.imageset import ImageSet
 from aag.data.remote import is_url
 from aag.data.shard_files import find_shards, is_remote
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, describe, unknown
 from aag.text import printable
 
 Split = Literal["train", "test", "unlabelled"]
@@ -41,8 +41,8 @@ class _Options:
     def __post_init__(self) -> None:
         check_options(self.image_size, self.limit)
         check_holdout(self.holdout)
-        if self.labels not in ("known", "none"):
-            raise unknown("labels", str(self.labels), ("known", "none"))
+        if not isinstance(self.labels, str) or self.labels not in ("known", "none"):
+            raise unknown("labels", self.labels, ("known", "none"))
         if self.holdout is not None and self.labels == "none":
             raise AAGError("--holdout is for evaluation with labels; leave it out, or leave out --labels none")
 
@@ -72,8 +72,8 @@ def load(
 
     A known name takes precedence over a folder of that name: for the folder write ./sample.
     """
-    if split not in SPLITS:
-        raise unknown("split", str(split), SPLITS)
+    if not isinstance(split, str) or split not in SPLITS:
+        raise unknown("split", split, SPLITS)
     options = _Options(root, image_size, limit, labels, holdout, progress)
     sets = _load_splits(source, (split,), options)
     if split not in sets:
@@ -165,7 +165,7 @@ def _check_pair(train: ImageSet, test: ImageSet | None, source: str) -> tuple[Im
 
 def _load_splits(source: str | Path, splits: Collection[str], options: _Options) -> dict[str, ImageSet]:
     if not isinstance(source, str | Path):
-        raise AAGError(f"the source is {source!r}; expected a path or one of {', '.join(DATASETS)}")
+        raise AAGError(f"the source is {describe(source)}; expected a path or one of {', '.join(DATASETS)}")
     # The split into training and test images needs both.
     wanted = set(splits) | {"train", "test"} if options.holdout else splits
     if isinstance(source, str) and source in DATASETS:

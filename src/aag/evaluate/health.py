@@ -5,7 +5,7 @@ All are functions of unit embeddings. None needs labels, and none influences tra
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from aag.augment import Augmentation
 from aag.errors import AAGError
 from aag.evaluate.knn import check_features, check_same_width
 from aag.rng import Stream, keys, permutation
+from aag.settings import Range, check_value
 
 MAX_IMAGES, MIN_IMAGES = 2048, 256  # of the subset
 CHUNK_PIXELS = 2**21  # per view that is made at once
@@ -78,6 +79,7 @@ def neighbour_consistency(first: Tensor, second: Tensor, k: int = 1) -> float:
     images j have cos(first i, second j) ≥ cos(first i, second i). Equal embeddings therefore count as 0; chance is k/N.
     """
     first, second = _check_pair(first, second)
+    k = check_value("k", k, Annotated[int, Range(at_least=1, below=2**31)])
     cosine = first @ second.T  # [N, N]
     at_least = cosine >= cosine.diagonal()[:, None]  # each row includes the image itself
     return float((at_least.sum(dim=1) <= k).double().mean())
@@ -173,7 +175,7 @@ def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
     if is_collapsed(last):
         return f"Collapsed: images get nearly the same embedding ({state}); start again with a tenth of --lr."
     agree = f"{100 * last['consistency']:.0f} %"
-    noise = 2 * (max(last["consistency"] * (1 - last["consistency"]), 0.01) / last["images"]) ** 0.5
+    noise = 2 * (max(last["consistency"] * (1 - last["consistency"]), 0.01) / max(1, last["images"])) ** 0.5
     if found[0]["epoch"] == 0 and last["consistency"] - found[0]["consistency"] < noise:
         return (
             f"Little learned: two views of an image find each other no more often than at the start ({agree}); "
@@ -182,7 +184,7 @@ def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
     state = f"Healthy: {state}, two views of an image find each other in {agree} of cases"
     kind, name = ("knn", "knn") if any(row["kind"] == "knn" for row in rows) else ("health", "consistency")
     curve = {row["epoch"]: float(row[name]) for row in rows if row["kind"] == kind}
-    rates = [row["lr"] for row in rows if row["kind"] == "epoch"]
+    rates = [row["lr"] for row in rows if row["kind"] == "epoch" and "lr" in row]
     share = _gain_share(curve, anneals=bool(rates) and rates[-1] < 0.5 * max(rates))
     if share is None and last["epoch"] <= MIN_EVALUATIONS:
         return f"{state}; too few epochs to say whether more would help: try it, with --epochs or --minutes."

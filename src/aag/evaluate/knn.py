@@ -2,16 +2,21 @@
 
 from collections.abc import Iterator
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from aag.errors import AAGError
+from aag.settings import Range, check_value
+from aag.vectors import check_floats, unit
 
+MIN_TEMPERATURE = 1e-6  # float32 cannot tell closer cosines apart
 # Size of a chunk of similarities; on a CPU it should still be in the cache when it is read again.
 CHUNK_BYTES, CPU_CHUNK_BYTES = 256 << 20, 24 << 20
+
+
+WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class KnnPrediction(NamedTuple):
@@ -68,15 +73,17 @@ def knn_predict(
     train_features, train_labels = check_labelled("training", train_features, train_labels)
     test_features = check_features("test", test_features)
     check_same_width(train_features, test_features)
-    if k < 1:
-        raise AAGError(f"k must be at least 1, got {k}")
-    if not temperature > 0:
-        raise AAGError(f"temperature must be above 0, got {temperature}")
+    k = check_value("k", k, Annotated[int, Range(at_least=1)])
+    temperature = check_value(
+        "temperature", temperature, Annotated[float, Range(at_least=MIN_TEMPERATURE, at_most=1e6)]
+    )
+    classes = check_value("classes", classes, Annotated[int, Range(at_least=1, below=2**31)] | None)
+    check_value("leave_one_out", leave_one_out, bool)
     device = train_features.device
     columns, column_of = _columns(train_labels, classes)
 
-    train = F.normalize(train_features, dim=1)
-    test = F.normalize(test_features.to(device), dim=1)
+    train = unit(train_features)
+    test = unit(test_features.to(device))
     scores = torch.empty(len(test), len(columns), device=device)
     if leave_one_out and (len(train) < 2 or len(test) != len(train)):
         raise AAGError(f"leave-one-out needs the same two or more rows twice, got {len(train)} and {len(test)}")
@@ -139,7 +146,7 @@ def _columns(labels: Tensor, classes: int | None) -> tuple[Tensor, Tensor]:
 def check_labelled(name: str, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return float32 features [N, D] and int64 labels [N] on one device, N ≥ 1, or raise."""
     features = check_features(name, features)
-    if not isinstance(labels, Tensor) or labels.dtype.is_floating_point or labels.dtype.is_complex:
+    if not isinstance(labels, Tensor) or labels.dtype not in WHOLE or labels.layout != torch.strided or labels.is_meta:
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise AAGError(f"the {name} labels must be a tensor of whole numbers, got {kind}")
     if labels.shape != features.shape[:1]:
@@ -149,16 +156,14 @@ def check_labelled(name: str, features: Tensor, labels: Tensor) -> tuple[Tensor,
 
 def check_features(name: str, features: Tensor) -> Tensor:
     """Return features as float32 [N, D] with N ≥ 1 and finite numbers, or raise."""
-    if not isinstance(features, Tensor) or not features.is_floating_point():
-        kind = features.dtype if isinstance(features, Tensor) else type(features).__name__
-        raise AAGError(f"the {name} features must be a float tensor [N, D], got {kind}")
+    check_floats(f"the {name} features", features, "[N, D]")
     if features.ndim != 2:
         raise AAGError(f"the {name} features must be a float tensor [N, D], got shape {list(features.shape)}")
     if features.numel() == 0:
         raise AAGError(f"the {name} set is empty: features of shape {list(features.shape)}")
     features = features.detach().float()
     if not torch.stack(torch.aminmax(features)).isfinite().all():  # one pass; NaN propagates
-        raise AAGError(f"the {name} features hold NaN or infinity")
+        raise AAGError(f"the {name} features hold NaN or infinity, in float32")
     return features
 
 

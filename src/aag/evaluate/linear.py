@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import cos, pi, sqrt
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from aag.distributed import share, sum_in_place
-from aag.errors import AAGError
 from aag.evaluate.knn import check_labelled, check_same_width
+from aag.settings import Range, Seed, check_value
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults
 MAX_GRAPH_STEPS = 4096  # longer epochs keep the device busy without a graph and take long to capture
@@ -81,10 +81,11 @@ def linear_probe(
     train_features, train_labels = check_labelled("training", train_features, train_labels)
     test_features, test_labels = check_labelled("test", test_features, test_labels)
     check_same_width(train_features, test_features)
-    if epochs < 1 or batch_size < 1:
-        raise AAGError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}")
-    if not lr > 0 or not weight_decay >= 0:
-        raise AAGError(f"lr must be above 0 and weight_decay at least 0, got {lr} and {weight_decay}")
+    epochs = check_value("epochs", epochs, Annotated[int, Range(at_least=1, at_most=1e6)])
+    batch_size = check_value("batch_size", batch_size, Annotated[int, Range(at_least=1)])
+    lr = check_value("lr", lr, Annotated[float, Range(above=0, at_most=1e6)])
+    weight_decay = check_value("weight_decay", weight_decay, Annotated[float, Range(at_least=0, at_most=1e6)])
+    seed = check_value("seed", seed, Seed)
     device = train_features.device
     test_features, test_labels = test_features.to(device), test_labels.to(device)
     classes, targets = torch.unique(train_labels, return_inverse=True)

@@ -17,12 +17,16 @@ MAX_IMAGES, MAX_DIMENSIONS = 4096, 1024  # a program holds a whole row of simila
 
 @triton.jit
 def unit_rows(v, e, length, width, root, BLOCK: tl.constexpr):
-    """e ← v / |v| · root and length ← |v|, one row per program, in float32."""
+    """e ← v / |v| · root and length ← |v|, one row per program, in float32; scaled as in `aag.vectors.unit`."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     value = tl.load(v + row * width + at, mask=at < width, other=0.0).to(tl.float32)
+    largest = tl.max(tl.abs(value), axis=0)
+    power = (largest.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    power = tl.where(power > 0, power, 1.0)
+    value = value / power
     norm = tl.maximum(tl.sqrt(tl.sum(value * value, axis=0)), 1e-12)
-    tl.store(length + row, norm)
+    tl.store(length + row, norm * power)
     tl.store(e + row * width + at, value / norm * root, mask=at < width)
 
 

@@ -6,13 +6,15 @@ by `load_method("my_method.py:MyMethod")`.
 
 import importlib.util
 import inspect
+import os
 import pkgutil
+import shlex
 import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, describe, unknown
 from aag.methods.base import (
     BasicPreset,
     Embeddings,
@@ -42,8 +44,14 @@ def methods() -> dict[str, type[Method]]:
     return dict(sorted(found.items(), key=lambda item: (item[0] != "aag", item[0])))
 
 
-def load_method(name: str) -> type[Method]:
-    """Return the method of this name, or the class of `path/to/file.py:Class`."""
+def load_method(name: str, *, run_file: bool = True) -> type[Method]:
+    """Return the method of this name, or the class of `path/to/file.py:Class`.
+
+    run_file: False refuses a file that this process has not imported yet. A name that was read from a run folder may
+    point to anybody's code.
+    """
+    if not isinstance(name, str) or "\0" in name:
+        raise AAGError(f"a method is a name or FILE.py:CLASS, not {describe(name)}")
     if name in _registered:
         return _registered[name]
     path, colon, kind = name.rpartition(":")
@@ -51,7 +59,13 @@ def load_method(name: str) -> type[Method]:
         if name not in methods():
             raise unknown("method", name, methods(), "or FILE.py:CLASS for a method of your own")
         return methods()[name]
-    module = _load_file(Path(path).expanduser())
+    file = Path(os.path.expanduser(path))  # pathlib raises for an unknown user, and for long names
+    if not run_file and not _is_loaded(file):
+        raise AAGError(
+            f"the run's method is a Python file, {name}, and no file that a run folder names is run; "
+            f"if you trust it, add --method {shlex.quote(name)}"
+        )
+    module = _load_file(file)
     found = getattr(module, kind, None)
     if not (inspect.isclass(found) and issubclass(found, Method)):
         known = [each for each, value in vars(module).items() if inspect.isclass(value) and issubclass(value, Method)]
@@ -71,14 +85,21 @@ def register_method(kind: type[Method]) -> str:
 _registered: dict[str, type[Method]] = {}
 
 
+def _module_name(path: Path) -> str:
+    return f"aag_user_{path.stem}"
+
+
+def _is_loaded(path: Path) -> bool:
+    return getattr(sys.modules.get(_module_name(path)), "__file__", None) == os.path.realpath(path)
+
+
 def _load_file(path: Path) -> object:
     """Import a Python file by its path, once."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise AAGError(f"no such file: {path}; --method takes a name or FILE.py:CLASS")
-    name = f"aag_user_{path.stem}"
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path.resolve()):
-        return loaded
+    name = _module_name(path)
+    if _is_loaded(path):
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None
     assert spec.loader is not None

@@ -3,18 +3,20 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Annotated
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aag.errors import AAGError
+from aag.errors import AAGError, describe
 from aag.nets.backbones import build_backbone, wrap_backbone
 from aag.nets.heads import build_head
 from aag.nets.layers import eval_mode, use_ghost_batch_norm
 from aag.nets.sobel import sobel
 from aag.nets.spec import CUSTOM, EncoderSpec
 from aag.pixels import check_pixel_range
+from aag.settings import Range, Seed, check_value
+from aag.vectors import unit
 
 
 class Encoder(nn.Module):
@@ -91,8 +93,7 @@ class Encoder(nn.Module):
         images = self._check_images(images, any_size)
         if batch_size is None:
             batch_size = max(16, 2**20 // max(1, images.shape[2] * images.shape[3]))
-        if batch_size < 1:
-            raise AAGError(f"batch_size must be at least 1, got {batch_size}")
+        batch_size = check_value("batch_size", batch_size, Annotated[int, Range(at_least=1)])
         device = self.mean.device
         features = torch.empty(len(images), self.feature_dim, device=device)
         embeddings = torch.empty(len(images), self.embedding_dim, device=device)
@@ -102,7 +103,7 @@ class Encoder(nn.Module):
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
                 features[rows], raw = self(check_pixel_range(images[rows].to(device)))
-                embeddings[rows] = F.normalize(raw.float(), dim=1)
+                embeddings[rows] = unit(raw)
         return features, embeddings
 
     def _check_images(self, images: Tensor, any_size: bool) -> Tensor:
@@ -115,6 +116,8 @@ class Encoder(nn.Module):
             images = images.unsqueeze(0)
         if images.ndim != 4 or images.shape[1] != channels:
             raise AAGError(f"{expected}; got shape {list(images.shape)}")
+        if not images.shape[2] * images.shape[3] or images.layout != torch.strided or images.is_meta:
+            raise AAGError(f"{expected}, with at least one pixel; got {list(images.shape)} on {images.device}")
         if images.dtype != torch.uint8 and not images.is_floating_point():
             raise AAGError(f"{expected}; got {images.dtype}")
         source = self.spec.source_size
@@ -135,6 +138,10 @@ def build(spec: EncoderSpec, *, seed: int = 0, backbone: nn.Module | None = None
 
     The caller's random state stays as it was. A `backbone` of your own keeps its weights; only the head is drawn.
     """
+    if not isinstance(spec, EncoderSpec) or not isinstance(backbone, nn.Module | None):
+        given = describe(backbone if isinstance(spec, EncoderSpec) else spec)
+        raise AAGError(f"an encoder is built from an EncoderSpec and optionally an nn.Module, not {given}")
+    seed = check_value("seed", seed, Seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Encoder(spec, backbone)

@@ -21,7 +21,8 @@ class Link(NamedTuple):
         if isinstance(self.target, str):
             return f"#{self.target}"
         try:
-            return quote(Path(os.path.relpath(self.target, page.parent)).as_posix(), safe="/=+")
+            path = Path(os.path.relpath(self.target, page.parent)).as_posix()
+            return quote(os.fsencode(path), safe="/=+")  # names of files need not be text
         except ValueError:  # another drive of Windows
             return self.target.resolve().as_uri()
 

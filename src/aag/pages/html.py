@@ -3,11 +3,11 @@
 import base64
 import hashlib
 from collections.abc import Sequence
-from html import escape
 from itertools import groupby
 from pathlib import Path
 
 from aag.pages import document as doc
+from aag.pages.escaping import escape
 from aag.pages.map import Map, to_html
 from aag.pages.plots import Chart, css_variables, to_svg
 
@@ -21,7 +21,9 @@ def render_html(document: doc.Document, out: Path) -> str:
     introduction = renderer.blocks(document.introduction)
     sections = "\n".join(map(renderer.section, document.sections))
     script = (HERE / "map.js").read_text(encoding="utf-8") if renderer.has_map else ""
-    menu = "".join(f'<li><a href="#{one.id}">{escape(one.label)}</a></li>' for one in document.sections if one.label)
+    menu = "".join(
+        f'<li><a href="#{escape(one.id)}">{escape(one.label)}</a></li>' for one in document.sections if one.label
+    )
     title = escape(document.title)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -57,7 +59,7 @@ class _Renderer:
     def section(self, section: doc.Section) -> str:
         label = f"<small>{escape(section.label)}</small>" if section.label else ""
         head = f"<h2>{label}{escape(section.title)}</h2>"
-        return f'<section id="{section.id}">{head}{self.blocks(section.blocks)}</section>'
+        return f'<section id="{escape(section.id)}">{head}{self.blocks(section.blocks)}</section>'
 
     def blocks(self, blocks: Sequence[doc.Block]) -> str:
         return "".join(map(self.block, blocks))
@@ -67,7 +69,7 @@ class _Renderer:
             case doc.Paragraph(text, "heading"):
                 return f"<h3>{self.text(text)}</h3>"
             case doc.Paragraph(text, style):
-                kind = f' class="{style}"' if style else ""
+                kind = f' class="{escape(style)}"' if style else ""
                 return f"<p{kind}>{self.text(text)}</p>"
             case doc.Bullets(items):
                 return "<ul>" + "".join(f"<li>{self.text(item)}</li>" for item in items) + "</ul>"
@@ -97,12 +99,12 @@ class _Renderer:
         hint = ' <span class="hint">Scroll sideways for more.</span>' * (len(table.columns) > 3)
         rows = []
         for first, *cells in table.rows:
-            data = "".join(f'<td class="{cell.style}">{self.lines(cell.lines)}</td>' for cell in cells)
+            data = "".join(f'<td class="{escape(cell.style)}">{self.lines(cell.lines)}</td>' for cell in cells)
             rows.append(f'<tr><th scope="row">{self.lines(first.lines)}</th>{data}</tr>')
         caption = f"<caption><span>{escape(table.caption)}{hint}</span></caption>" if table.caption or hint else ""
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.name)}">'
-            f'<table class="{table.style}">{caption}'
+            f'<table class="{escape(table.style)}">{caption}'
             f"<thead>{_heads(table.columns)}</thead><tbody>{''.join(rows)}</tbody></table></div>"
         )
 
@@ -123,7 +125,7 @@ class _Renderer:
             case doc.Styled(text, "strong"):
                 return f"<b>{escape(text)}</b>"
             case doc.Styled(text, style):
-                return f'<span class="{style}">{escape(text)}</span>'
+                return f'<span class="{escape(style)}">{escape(text)}</span>'
             case doc.Image(content, about, side):
                 kind = "png" if content.startswith(b"\x89PNG") else "jpeg"
                 url = f"data:image/{kind};base64," + base64.b64encode(content).decode()

@@ -4,11 +4,13 @@ import base64
 import io
 import json
 from collections.abc import Sequence
-from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
+
+from aag.pages.escaping import escape
+from aag.text import printable
 
 SHEET_COLUMNS = 32  # a sheet of 32 × 32 pictures decodes in some 20 ms
 MAX_SHEET_BYTES = 7_500_000  # of all sheets; base64 makes 10 MB of it
@@ -84,10 +86,11 @@ def to_html(block: Map) -> str:
     middle = (1 - np.ptp(points, axis=0) / extent) / 2  # the shorter side is centred
     x, y = (np.rint(((points - low) / extent + middle) * LEVELS)).astype(np.int64).T
     colourings = [
-        {"name": one.name, "classes": list(one.classes), "index": _words(one.numbers)} for one in block.colourings
+        {"name": printable(one.name), "classes": list(map(printable, one.classes)), "index": _words(one.numbers)}
+        for one in block.colourings
     ]
     content: dict[str, Any] = {
-        "x": _words(x), "y": _words(LEVELS - y), "names": list(block.names), "colourings": colourings,
+        "x": _words(x), "y": _words(LEVELS - y), "names": list(map(printable, block.names)), "colourings": colourings,
         "tile": block.sheets.tile, "columns": SHEET_COLUMNS, "sheets": [_text(jpeg) for jpeg in block.sheets.jpegs],
     }  # fmt: skip
     # Inside a script element only "<" could end it or open a comment.

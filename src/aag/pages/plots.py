@@ -4,13 +4,13 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aag.errors import AAGError
 from aag.files import atomic_write_path, explain_write_errors
-from aag.text import join_or
+from aag.pages.escaping import escape
+from aag.text import join_or, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -179,8 +179,9 @@ def _save(
     from matplotlib.figure import Figure
 
     style: Any = {
-        "svg.fonttype": "none", "svg.hashsalt": salt, "pdf.fonttype": 42, "font.size": 10, "axes.spines.top": False,
-        "axes.spines.right": False, "axes.edgecolor": LIGHT["soft"], "axes.labelcolor": LIGHT["soft"],
+        "svg.fonttype": "none", "svg.hashsalt": printable(salt), "pdf.fonttype": 42, "font.size": 10,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": LIGHT["soft"],
+        "axes.labelcolor": LIGHT["soft"],
         "xtick.color": LIGHT["soft"], "ytick.color": LIGHT["soft"], "text.color": LIGHT["ink"],
         "axes.grid": True, "axes.grid.axis": "y", "grid.color": LIGHT["line"], "axes.axisbelow": True,
         "legend.frameon": False, "lines.linewidth": 1.8, "axes.unicode_minus": True,
@@ -273,4 +274,5 @@ def _draw_scatter(chart: ScatterChart, axes: "Axes") -> None:
 
 def _literal(name: str) -> str:
     """Return a name that matplotlib shows as it is: neither as mathematics nor hidden from the legend."""
-    return name.replace("$", r"\$").replace("_", "\u200b_", 1) if name.startswith("_") else name.replace("$", r"\$")
+    name = printable(name).replace("$", r"\$")
+    return f"\u200b{name}" if name.startswith("_") else name

@@ -16,12 +16,12 @@ from zipfile import BadZipFile
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from aag.data.npz_members import open_arrays
 from aag.errors import AAGError, first_line
 from aag.files import atomic_write_path, explain_write_errors
+from aag.vectors import unit
 
 FORMATS = (".parquet", ".npz", ".csv")
 RESERVED = ("path", "embedding", "features", "thumbnail", "thumbnail_offsets", "metadata")
@@ -155,10 +155,10 @@ def _file_names(folder: Path) -> list[str]:
 
 
 def _unit_rows(embeddings: Tensor, path: Path) -> Tensor:
-    lengths = torch.linalg.vector_norm(embeddings, dim=1)
-    if not lengths.isfinite().all():
+    if not embeddings.isfinite().all():
         raise AAGError(f"{path} has embeddings with NaN or infinity; train again with a lower --lr")
-    return embeddings if ((lengths - 1).abs() < UNIT_TOLERANCE).all() else F.normalize(embeddings, dim=1)
+    lengths = torch.linalg.vector_norm(embeddings, dim=1)
+    return embeddings if ((lengths - 1).abs() < UNIT_TOLERANCE).all() else unit(embeddings)
 
 
 # --- .npz -----------------------------------------------------------------------------------------------------------

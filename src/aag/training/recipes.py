@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from aag.data.datasets import DATASETS
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, describe, unknown
 from aag.methods import Recipe, load_method, methods
 from aag.nets import NetworkSettings
 from aag.settings import TrainSettings, option
@@ -29,6 +29,8 @@ def recipes() -> dict[str, tuple[str, Recipe]]:
 
 def choose_recipe(recipe: str, data: str, method: str | None) -> tuple[str, str]:
     """Return the names of a recipe and its method. auto: demo on the bundled sample, else the method's first."""
+    if not isinstance(recipe, str):
+        raise AAGError(f"recipe must be a name such as paper, not {describe(recipe)}")
     if method and ":" in method:
         method = os.path.normpath(method)  # ./mine.py:Mine is mine.py:Mine
     if recipe == "auto":

@@ -115,6 +115,7 @@ class RunSettings:
 
     @classmethod
     def from_json(cls, settings: Any) -> Self:
+        """Build settings from a run's config.json. A Python file that it names as its method is not run."""
         try:
             method = dict(settings["method"])
             name = method.pop("name")
@@ -122,7 +123,7 @@ class RunSettings:
                 from_json(DataSettings, settings["data"]),
                 from_json(NetworkSettings, settings["encoder"]),
                 name,
-                from_json(load_method(name).settings_type, method),
+                from_json(load_method(name, run_file=False).settings_type, method),
                 from_json(TrainSettings, settings["train"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
