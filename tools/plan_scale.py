@@ -38,7 +38,7 @@ def data_table() -> str:
                 str(epochs),
                 size(images * STORED),
                 f"{views:,}",
-                f"{views * FLOPS_PER_VIEW:.1e} FLOP".replace("e+", " · 10^"),
+                f"{views * FLOPS_PER_VIEW / 1e18:.0f} · 10¹⁸ FLOP",
                 *times,
             ]
         )
