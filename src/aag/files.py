@@ -6,13 +6,22 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
 from aag.errors import AAGError
+
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")  # of `atomic_write_path`, with the name of the file
+STALE_SECONDS = 3600.0  # nothing here is written for so long
+
+
+def temporary_path(path: Path) -> Path:
+    """Return a new name next to `path`, which `remove_stale_temporaries` knows."""
+    return path.with_name(f".{path.name}.{uuid4().hex}.tmp")
 
 
 @contextmanager
@@ -21,14 +30,49 @@ def atomic_write_path(path: Path) -> Iterator[Path]:
 
     Raises OSError.
     """
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    temporary = temporary_path(path)
     try:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut, where the system can."""
+    with suppress(OSError):  # Windows and some network file systems cannot; the file is written all the same
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove_stale_temporaries(folder: Path, own: Collection[str]) -> None:
+    """Remove what killed processes left behind in a folder.
+
+    `own`: names of files that only the caller writes. Temporaries of other files go when they are an hour old.
+    """
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = _TEMPORARY.fullmatch(entry.name)
+            with suppress(OSError):
+                if found and (found[1] in own or time.time() - entry.stat().st_mtime > STALE_SECONDS):
+                    os.unlink(entry)
+
+
+def is_missing(path: Path) -> bool:
+    """Return whether nothing has this name. False for what may not be looked at: reading it gives the reason."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def open_regular(path: Path) -> IO[bytes]:
@@ -38,6 +82,12 @@ def open_regular(path: Path) -> IO[bytes]:
         os.close(descriptor)
         raise OSError(None, "it is no regular file")
     return open(descriptor, "rb")
+
+
+def read_text(path: Path, errors: str = "strict") -> str:
+    """Read a regular file of UTF-8. Raises OSError, and ValueError for other bytes unless `errors` allows them."""
+    with open_regular(path) as file:
+        return file.read().decode("utf-8", errors)
 
 
 @contextmanager
@@ -50,10 +100,11 @@ def explain_write_errors(path: Path, advice: str = "") -> Iterator[None]:
         raise AAGError(f"{line}; {advice}" if advice else line) from error
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
     """Write a file atomically."""
-    with explain_write_errors(path), atomic_write_path(path) as temporary:
-        temporary.write_bytes(content)
+    with explain_write_errors(path), atomic_write_path(path) as temporary, temporary.open("wb") as file:
+        for part in parts:
+            file.write(part)
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

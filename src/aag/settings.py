@@ -145,12 +145,13 @@ def _check(name: str, value: Any, kind: Any, spell: Callable[[str], str]) -> Non
         choices = get_args(kind) if get_origin(kind) is Literal else None
         if choices and isinstance(value, str):
             raise unknown(name.replace("_", " "), value, choices)
-        raise AAGError(f"{spell(name)} must be {describe_type(kind)}, not {value!r}")
+        raise AAGError(f"{spell(name)} must be {describe_type(kind)}, not {value!r:.60}")
     if isinstance(value, float) and not math.isfinite(value):
         raise AAGError(f"{spell(name)} must be a finite number, not {value}")
     for limits in _ranges(kind):
         if value is not None and value not in limits:
-            raise AAGError(f"{spell(name)} must be {limits}, not {value:g}")
+            shown = f"{value:g}" if isinstance(value, float) else f"{value!r:.60}"  # an int may exceed any float
+            raise AAGError(f"{spell(name)} must be {limits}, not {shown}")
 
 
 def _accepts(kind: Any, value: Any) -> bool:

@@ -1,6 +1,9 @@
 """Encoders on disk."""
 
+import json
 import os
+import random
+import resource
 
 import pytest
 import torch
@@ -92,7 +95,7 @@ def test_files_that_cannot_be_loaded_give_one_line(encoder, tmp_path):
     for path, line in [
         (tmp_path / "nowhere", "no such file or folder"),
         (folder, "no encoder.safetensors in "),
-        (cut, "is not a safetensors file, or is damaged"),
+        (cut, "is damaged: its checksum is wrong"),
         (random_bytes, "is not a safetensors file, or is damaged"),
         (empty, "is not a safetensors file, or is damaged"),
         (foreign, "holds no AAG encoder"),
@@ -128,3 +131,108 @@ def test_a_custom_encoder_needs_its_backbone(encoder, tmp_path):
     save(encoder, path)
     with pytest.raises(AAGError, match="holds a resnet18, which needs no backbone="):
         load(path, backbone=backbone())
+
+
+# --- damaged and hostile files ----------------------------------------------------------------------------------------
+
+
+def test_flipped_bits_do_not_load(encoder, tmp_path):
+    path = tmp_path / "encoder.safetensors"
+    save(encoder, path, {"epoch": "3"})
+    content = path.read_bytes()
+    draw = random.Random(0)
+    name = content.index(b"sha256")
+    for place in [0, 3, 8, 20, name, name + 5, *(draw.randrange(len(content)) for _ in range(40)), len(content) - 1]:
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << draw.randrange(8)]) + content[place + 1 :])
+        with pytest.raises(AAGError) as caught:
+            load(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_a_hash_loads(encoder, tmp_path):
+    """As older versions and other programs write them."""
+    path = tmp_path / "old.safetensors"
+    tensors = {name: tensor.contiguous() for name, tensor in encoder.state_dict().items()}
+    save_file(tensors, path, metadata={"spec": SPEC.to_json(), "epoch": "4"})
+    assert load(path).extra == {"epoch": "4"}
+
+
+def test_the_same_encoder_gives_the_same_bytes(encoder, tmp_path):
+    extra = {name: name for name in ("epoch", "settings", "b", "a", "d", "c")}
+    for name, entries in (("one", extra), ("two", dict(reversed(extra.items())))):
+        save(encoder, tmp_path / name, entries)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"width": 2000},
+        {"width": 10**12},
+        {"width": 10**30},
+        {"embedding": 10**9},
+        {"network": "resnet50", "width": 4000},
+        {"network": "alexnet", "width": None, "image_size": 100_000},
+        {"mean": [0.5] * 1000, "std": [0.5] * 1000},
+    ],
+)
+def test_a_small_file_that_claims_a_large_network_allocates_nothing(tmp_path, changes):
+    path = tmp_path / "encoder.safetensors"
+    spec = {**json.loads(SPEC.to_json()), **changes}
+    save_file({"weight": torch.zeros(1)}, path, metadata={"spec": json.dumps(spec)})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(AAGError, match=r"do not fit the|takes images of 3 channels"):
+        load(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "", "3", "[]", "{" * 100_000, "[" * 100_000, '{"width": "8"}', '{"width": null, "network": 3}', '{"head": []}',
+        '{"width": -1' + "0" * 400 + "}", '{"width": 1e400}', '{"mean": 3}', '{"mean": "123"}', '{"mean": {"1": 2}}',
+        '{"mean": [1' + "0" * 400 + ', 1, 1]}', '{"std": [0, 1, 1]}', '{"image_size": true}', '{"network": ""}',
+        '{"network": "custom:"}', '{"resize_size": 1}',
+    ],
+)  # fmt: skip
+def test_specs_of_wrong_types_give_one_line(tmp_path, spec):
+    path = tmp_path / "encoder.safetensors"
+    save_file({"weight": torch.zeros(1)}, path, metadata={"spec": spec})
+    with pytest.raises(AAGError) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_headers_of_wrong_types_give_one_line(tmp_path):
+    path = tmp_path / "encoder.safetensors"
+    for header in (
+        b"[]", b"3", b"null", b'"x"', b"{" * 5000, b'{"a": 3}', b'{"a": {"shape": 3}}', b'{"a": {"shape": ["x"]}}',
+        b'{"__metadata__": 3}', b'{"__metadata__": {"spec": 3}}', b'{"a": {"shape": [1], "dtype": 3}}', b"\xff",
+    ):  # fmt: skip
+        path.write_bytes(len(header).to_bytes(8, "little") + header)
+        with pytest.raises(AAGError, match=r"is damaged|holds no AAG encoder"):
+            load(path)
+    path.write_bytes((2**62).to_bytes(8, "little") + b"{}")
+    with pytest.raises(AAGError, match="is damaged"):
+        load(path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_not_told_as_missing(encoder, tmp_path):
+    save(encoder, tmp_path / "encoder.safetensors")
+    (tmp_path / "encoder.safetensors").chmod(0)
+    with pytest.raises(AAGError, match=r"cannot read .*Permission denied"):
+        load(tmp_path)
+
+
+def test_a_file_that_cannot_be_read_is_not_told_as_missing(encoder, tmp_path, monkeypatch):
+    save(encoder, tmp_path / "encoder.safetensors")
+
+    def denied(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    for name in ("open", "lstat"):  # the file, and then the folder too
+        monkeypatch.setattr(os, name, denied)
+        with pytest.raises(AAGError, match=r"cannot read .*encoder\.safetensors: Permission denied"):
+            load(tmp_path)

@@ -91,7 +91,7 @@ def decoding_progress(console: Console | None = None) -> Iterator[Callable[[int,
             bar.add_task("", total=total, completed=done)
             bar.start()
         if bar is not None:
-            bar.update(bar.task_ids[0], completed=done)
+            bar.update(bar.task_ids[0], completed=done, total=total)  # a total may be an estimate
             if done >= total:
                 bar.stop()
                 bar = None
@@ -117,7 +117,7 @@ def embedding_progress() -> Iterator[Callable[[int, int], None]]:
         def report(done: int, total: int) -> None:
             if not bar.task_ids:  # images of an earlier call do not count for the speed
                 bar.add_task("", total=total, completed=done)
-            bar.update(bar.task_ids[0], completed=done)
+            bar.update(bar.task_ids[0], completed=done, total=total)  # a total may be an estimate
 
         yield report
 

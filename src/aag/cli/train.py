@@ -121,7 +121,12 @@ def _check_method_options(arguments: list[str], base: RunSettings) -> None:
 def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
     """Make the dataclass of all options, with the recipe's values as defaults."""
     text = [
-        ("data", f"A known data set ({', '.join(DATASETS)}), a folder of images, or an .npz file.", base.data.source),
+        (
+            "data",
+            f"A known data set ({', '.join(DATASETS)}), a folder of images, shards (.tar as WebDataset writes them, "
+            ".parquet; a file, a pattern or a folder), a URL of these, hf:OWNER/NAME, or an .npz file.",
+            base.data.source,
+        ),
         ("recipe", f"Named settings that the other options change: auto, {', '.join(recipes())}.", recipe),
         ("method", f"{', '.join(methods())}, or FILE.py:CLASS for a method of your own.", base.method),
     ]

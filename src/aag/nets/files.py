@@ -1,4 +1,4 @@
-"""Encoders as files: safetensors, with the encoder's description in the header."""
+"""Encoders as files: safetensors, with the encoder's description and a content hash in the header."""
 
 import os
 from collections.abc import Mapping
@@ -6,29 +6,37 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
+from aag import tensor_files
 from aag.errors import AAGError, first_line
-from aag.files import write_bytes
+from aag.files import is_missing
+from aag.nets.backbones import NETWORKS
 from aag.nets.encoder import Encoder, build
-from aag.nets.spec import CUSTOM, EncoderSpec
+from aag.nets.spec import CUSTOM, SOBEL, EncoderSpec
+from aag.tensor_files import Header
 
 FILENAME = "encoder.safetensors"  # inside a run folder
-SPEC = "spec"
+MAX_IMAGE_SIZE = 4096  # as in the settings of a run
+SPEC, SETTINGS = "spec", "settings"  # names in the header: of the encoder, and of the run that trained it
 
 
 def save(encoder: Encoder, path: str | os.PathLike[str], extra: Mapping[str, str] | None = None) -> None:
     """Write weights, spec and `extra` to `path` atomically: after a crash the old file is still there."""
-    # safetensors needs row-major tensors that share no memory; channels-last and tied weights are neither.
-    tensors = {
-        name: tensor.detach().to("cpu", memory_format=torch.contiguous_format, copy=True)
-        for name, tensor in encoder.state_dict().items()
-    }
+    tensor_files.write(Path(path), *_content(encoder, extra))
+
+
+def is_saved(encoder: Encoder, path: Path, extra: Mapping[str, str] | None = None) -> bool:
+    """Return whether a file is whole and holds exactly what `save` would write."""
+    try:
+        return tensor_files.verify(path).hash == tensor_files.encode(*_content(encoder, extra)).hash
+    except AAGError:
+        return False
+
+
+def _content(encoder: Encoder, extra: Mapping[str, str] | None) -> tuple[dict[str, Tensor], dict[str, str]]:
     spec = replace(encoder.spec, bn_group_size=0)  # it only matters in training
-    data = to_bytes(tensors, metadata={"format": "pt", **(extra or {}), SPEC: spec.to_json()})
-    write_bytes(Path(path), data)
+    return tensor_files.to_row_major(encoder.state_dict()), {"format": "pt", **(extra or {}), SPEC: spec.to_json()}
 
 
 def load(
@@ -36,31 +44,32 @@ def load(
 ) -> Encoder:
     """Load the encoder of a run folder or of a .safetensors file, in eval mode.
 
-    `.extra` holds what it was saved with. An encoder around your own backbone needs a `backbone` of the same
+    The content hash in the file is checked; files of older versions have none and load unverified. `.extra` holds
+    what the encoder was saved with. An encoder around your own backbone needs a `backbone` of the same
     architecture; its weights are overwritten.
     """
     path = Path(run_or_file)
-    if path.is_dir():
+    if os.path.isdir(path):
         path /= FILENAME
-        if not path.exists():
+        if is_missing(path):
             raise AAGError(f"no {FILENAME} in {path.parent}: not a run folder, or its training has not finished")
-    elif not path.exists():
+    elif is_missing(path):
         raise AAGError(f"no such file or folder: {path}")
-    if not path.is_file():  # reading a pipe would block
-        raise AAGError(f"{path} is no regular file; give a run folder or a .safetensors file")
-    metadata, tensors = _read(path)
-    spec = _parse_spec(path, metadata)
+    header = tensor_files.verify(path)
+    spec = _parse_spec(path, header)
     if spec.is_custom and backbone is None:
         name = spec.network.removeprefix(CUSTOM)
         raise AAGError(f"{path} holds an encoder around your own backbone {name}; pass backbone={name}(...)")
     if backbone is not None and not spec.is_custom:
         raise AAGError(f"{path} holds a {spec.network}, which needs no backbone=")
+    _check_shapes(path, spec, header)
+    tensors = tensor_files.read_tensors(path)
     encoder = build(spec, backbone=backbone)
-    encoder.extra = {name: value for name, value in metadata.items() if name not in (SPEC, "format")}
+    encoder.extra = {name: value for name, value in header.metadata.items() if name not in (SPEC, "format")}
     try:
         encoder.load_state_dict(tensors)
     except RuntimeError as error:
-        raise AAGError(f"the weights in {path} do not fit the {encoder.spec.network} it describes") from error
+        raise _misfit(path, encoder.spec) from error
     try:
         return encoder.to(device).eval()
     except (RuntimeError, AssertionError) as error:  # no such device, or torch built without it
@@ -69,25 +78,39 @@ def load(
 
 def read_spec(path: Path) -> EncoderSpec:
     """Return the description of the encoder in a .safetensors file."""
-    return _parse_spec(path, _read(path, with_tensors=False)[0])
+    return _parse_spec(path, tensor_files.read_header(path))
 
 
-def _parse_spec(path: Path, metadata: Mapping[str, str]) -> EncoderSpec:
+def _parse_spec(path: Path, header: Header) -> EncoderSpec:
+    if SPEC not in header.metadata:
+        raise AAGError(f"{path} holds no AAG encoder: its header has no {SPEC!r}")
     try:
-        return EncoderSpec.from_json(metadata[SPEC])
+        return EncoderSpec.from_json(header.metadata[SPEC])
     except AAGError as error:
         raise AAGError(f"cannot use {path}: {error}") from None
 
 
-def _read(path: Path, *, with_tensors: bool = True) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Return the header and the tensors of an encoder's file."""
+def _check_shapes(path: Path, spec: EncoderSpec, header: Header) -> None:
+    """Raise if the tensors in a file are not those of its spec. Nothing is allocated: a spec may claim any size."""
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            names = file.keys() if with_tensors else ()
-            tensors = {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError) as error:
-        raise AAGError(f"{path} is not a safetensors file, or is damaged: {first_line(error)}") from error
-    if SPEC not in metadata:
-        raise AAGError(f"{path} holds no AAG encoder: its header has no {SPEC!r}")
-    return metadata, tensors
+        with torch.device("meta"):
+            fits = None if spec.is_custom else _shapes(build(spec)) == header.shapes
+    except AAGError as error:
+        if spec.base_network.removesuffix(SOBEL) in NETWORKS:
+            raise AAGError(f"cannot use {path}: {error}") from None
+        fits = None  # one of timm's few that cannot be built without memory, or its error; `build` tells
+    except (RuntimeError, TypeError, ValueError, OverflowError):  # sizes beyond any tensor's
+        fits = False
+    if fits is None:  # only the size of the head and a limit for the images are known
+        heads = spec.head == "none" or any(spec.embedding in shape for shape in header.shapes.values())
+        fits = heads and spec.image_size <= MAX_IMAGE_SIZE
+    if not fits:
+        raise _misfit(path, spec)
+
+
+def _shapes(encoder: Encoder) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
+
+
+def _misfit(path: Path, spec: EncoderSpec) -> AAGError:
+    return AAGError(f"the weights in {path} do not fit the {spec.network} it describes")

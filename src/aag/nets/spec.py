@@ -85,7 +85,7 @@ class EncoderSpec(NetworkSettings):
             object.__setattr__(self, name, _channel_values(name, getattr(self, name)))
         super().__post_init__()
         if len(self.mean) != len(self.std):
-            raise AAGError(f"mean and std must have one number per channel, got {self.mean} and {self.std}")
+            raise AAGError(f"mean and std must have one number per channel, got {len(self.mean)} and {len(self.std)}")
         if self.resize_size is not None and self.resize_size < self.image_size:
             raise AAGError(f"resize_size {self.resize_size} is smaller than image_size {self.image_size}")
 
@@ -105,7 +105,7 @@ class EncoderSpec(NetworkSettings):
     def from_json(cls, text: str) -> Self:
         try:
             values = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
             raise AAGError(f"not an encoder's description: {text[:60]!r}")
@@ -123,8 +123,9 @@ def _channel_values(name: str, values: Any) -> tuple[float, ...]:
     try:
         numbers = tuple(float(value) for value in values)
         valid = bool(numbers) and all(isfinite(value) and (value > 0 or not positive) for value in numbers)
-    except (TypeError, ValueError):
+        valid = valid and not isinstance(values, str | dict)
+    except (TypeError, ValueError, OverflowError):
         valid = False
     if not valid:
-        raise AAGError(f"{name} must be one {positive}number per channel, such as (0.5, 0.5, 0.5), got {values!r}")
+        raise AAGError(f"{name} must be one {positive}number per channel, such as (0.5, 0.5, 0.5), got {values!r:.60}")
     return numbers

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from aag import __version__, nets
+from aag import __version__, nets, tensor_files
 from aag.errors import AAGError
 from aag.files import write_bytes, write_json
 from aag.nets import NETWORKS, Encoder
-from aag.nets.files import SPEC
+from aag.nets.files import SETTINGS, SPEC
 from aag.nets.spec import SOBEL
 from aag.runs import Run
 from aag.serving.card import model_card
@@ -228,15 +227,12 @@ def _shape(encoder: Encoder) -> str:
 
 
 def _metadata(encoder: Encoder) -> dict[str, str]:
-    """Return the metadata of an exported file."""
+    """Return the metadata of an exported file. The settings stay out: they may name folders of this machine."""
     made = {"aag": __version__, "feature_dim": str(encoder.feature_dim), "embedding_dim": str(encoder.embedding_dim)}
-    return {**encoder.extra, **made, SPEC: encoder.spec.to_json()}
+    extra = {name: text for name, text in encoder.extra.items() if name != SETTINGS}
+    return {**extra, **made, SPEC: encoder.spec.to_json()}
 
 
 def _save_tensors(path: Path, module: nn.Module, metadata: dict[str, str]) -> None:
-    # safetensors needs row-major tensors that share no memory.
-    tensors = {
-        name: tensor.detach().to("cpu", memory_format=torch.contiguous_format, copy=True)
-        for name, tensor in module.state_dict().items()
-    }
-    write_bytes(path, to_bytes(tensors, metadata={"format": "pt", **metadata}))
+    tensors = tensor_files.to_row_major(module.state_dict())
+    tensor_files.write(path, tensors, {"format": "pt", **metadata})

@@ -9,6 +9,7 @@ import torch
 
 from aag.data import survey
 from aag.data.datasets import DATASETS
+from aag.data.shard_files import is_remote, is_sharded
 from aag.errors import AAGError
 from aag.nets import EncoderSpec, build
 from aag.nets.spec import SOBEL
@@ -87,7 +88,10 @@ def plan_run(
 
 
 def is_folder(source: str) -> bool:
-    return source not in DATASETS and os.path.isdir(os.path.expanduser(source))
+    """Return whether a source has images of any size, for which options are chosen: a folder, a URL or shards."""
+    if source in DATASETS:
+        return False
+    return os.path.isdir(os.path.expanduser(source)) or is_remote(source) or is_sharded(source)
 
 
 def folder_options(settings: RunSettings) -> set[str]:

@@ -1,0 +1,118 @@
+"""Encoded images in a fixed order: what `store` decodes. A folder's files here; `shards` and `remote` have others."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, Self
+
+import numpy as np
+
+from aag.data.decode import UnreadableImageError
+from aag.provenance import core_count
+
+Item = str | bytes | UnreadableImageError  # a path, the content of a file, or the reason why there is none
+Label = int | str | None
+
+MAX_FILE_BYTES = 2**27  # an encoded image may have
+PART_BYTES = 2**24  # of encoded images that are decoded together
+PIXEL_BYTES = 2**21  # of decoded images
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive images that are decoded together.
+
+    `position` and the `names` and `labels` of all images are stored with the pixels where a source knows them only
+    after it was read. `fraction`: how much of the source is read after this part.
+    """
+
+    items: Sequence[Item]
+    folder: Path = field(default_factory=Path)  # of the items that are paths
+    names: Sequence[str] = ()
+    labels: Sequence[Label] = ()
+    position: tuple[int, ...] = ()
+    fraction: float = 0.0
+
+    @property
+    def content_bytes(self) -> int:
+        """Memory that the contents take."""
+        return sum(len(item) for item in self.items if isinstance(item, bytes))
+
+
+class EncodedImages(Protocol):
+    """A source that a store is built from."""
+
+    @property
+    def location(self) -> str:
+        """Absolute path or URL."""
+
+    @property
+    def count(self) -> int | None:
+        """Number of images; None where only reading all of them tells it."""
+
+    @property
+    def rough_count(self) -> int:
+        """A guess of the number of images: for many, worker processes pay."""
+
+    def key(self) -> str:
+        """Return a hash that changes with the content, without reading it."""
+
+    def parts(self, done: int, position: tuple[int, ...], size: int) -> Iterator[Part]:
+        """Yield all images after the first `done`, where a part ended at `position`. They will be decoded to `size`."""
+
+    def load(self, part: Part) -> Part:
+        """Read what is slow to read. Called in parallel, in threads."""
+
+
+class ImageFiles:
+    """Image files, as paths relative to a folder."""
+
+    def __init__(self, folder: Path, paths: Sequence[str]) -> None:
+        self.folder, self.paths = folder, paths
+        self.location = os.path.abspath(folder)
+
+    @property
+    def count(self) -> int:
+        return len(self.paths)
+
+    @property
+    def rough_count(self) -> int:
+        return len(self.paths)
+
+    def select(self, indices: Sequence[int] | np.ndarray) -> Self:
+        return type(self)(self.folder, [self.paths[i] for i in indices])
+
+    def key(self) -> str:
+        """Hash the path, size and modification time of each file."""
+        digest = hashlib.sha256(str(len(self.paths)).encode())
+        base = os.path.join(self.folder, "")
+        for start in range(0, len(self.paths), 4096):
+            part = self.paths[start : start + 4096]
+            stamps = []
+            for path in part:
+                try:
+                    status = os.stat(base + path)
+                    stamps.append((status.st_size, status.st_mtime_ns))
+                except OSError:  # gone, or a loop of links: decoding gives the reason
+                    stamps.append((-1, -1))
+            digest.update(os.fsencode("\0".join(part)))
+            digest.update(np.array(stamps, np.int64).data)
+        return digest.hexdigest()
+
+    def parts(self, done: int, position: tuple[int, ...], size: int) -> Iterator[Part]:
+        length = part_length(size, len(self.paths) - done)
+        for start in range(done, len(self.paths), length):
+            yield Part(self.paths[start : start + length], self.folder, fraction=start / len(self.paths))
+
+    def load(self, part: Part) -> Part:
+        return part
+
+
+def part_length(size: int, count: int | None = None) -> int:
+    """Return the number of images per part: as many as keep all cores busy, in bounded memory."""
+    length = min(256, PIXEL_BYTES // (3 * size * size)) if size else 256
+    if count is not None:
+        length = min(length, -(-count // (4 * core_count())))
+    return max(1, length)

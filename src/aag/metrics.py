@@ -1,0 +1,42 @@
+"""The rows of metrics.jsonl: what each kind must hold to be read."""
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+Row = dict[str, Any]
+NUMBERS = {  # that the readers of a kind need; all other values of these kinds must be numbers too
+    "steps": ("loss",),
+    "epoch": ("loss", "seconds", "views_per_second"),
+    "knn": ("knn",),
+    "health": ("rank", "dimensions", "alignment", "uniformity", "consistency", "images"),
+}
+
+
+def parse_rows(text: str) -> list[Row]:
+    """Return the rows of a log, one JSON object per line. Lines that are cut off, damaged or malformed are skipped."""
+    rows = []
+    for line in text.splitlines():
+        with suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            if _is_valid(row):
+                rows.append(row)
+    return rows
+
+
+def _is_valid(row: Any) -> bool:
+    if not isinstance(row, dict) or not isinstance(kind := row.get("kind"), str):
+        return False
+    if not all(type(row.get(name)) is int and 0 <= row[name] < 2**53 for name in ("epoch", "step")):
+        return False
+    if kind == "start" and type(row.get("images", 0)) is not int:
+        return False
+    return kind not in NUMBERS or (
+        row.keys() >= {*NUMBERS[kind]} and _are_numbers(value for name, value in row.items() if name != "kind")
+    )
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    """Whether all are finite numbers that a float can hold."""
+    return all(type(value) in (int, float) and abs(value) < 2**1000 for value in values)
