@@ -133,9 +133,13 @@ def test_an_evaluation_that_is_missing_or_damaged_is_one_line(tmp_path):
     run = made(tmp_path / "run", evaluated=False)
     with pytest.raises(AAGError, match=r"is not evaluated; run aag evaluate"):
         make_record(run)
-    run.evaluation_file.write_text("3")
-    with pytest.raises(AAGError, match=r"evaluation\.json is damaged"):
-        make_record(run)
+    result = {"name": "kNN (embedding)", "accuracy": 34.0, "protocol": {}}
+    wrong = ({}, {**result, "accuracy": "34"}, {**result, "protocol": []}, 3)
+    contents = [3, {}, {"results": 3}, {"epoch": "4", "results": []}, *({"results": [row]} for row in wrong)]
+    for content in contents:
+        run.evaluation_file.write_text(json.dumps(content))
+        with pytest.raises(AAGError, match=r"evaluation\.json is damaged"):
+            make_record(run)
 
 
 # --- metrics and records ----------------------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ def make_record(run: Run) -> dict[str, Any]:
         "peak_memory": by_epoch[-1].get("peak_memory") if by_epoch else None,
         "sessions": [{k: v for k, v in row.items() if k != "kind"} for row in rows if row["kind"] == "start"],
     }
+    if retries := [{k: v for k, v in row.items() if k != "kind"} for row in rows if row["kind"] == "retry"]:
+        record["retries"] = retries  # part of it was trained at a lower rate than the settings say
     if summary.missing:
         record["missing"] = summary.missing
     return record

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from aag.errors import AAGError
-from aag.files import explain_write_errors, write_bytes, write_json
+from aag.files import explain_write_errors, read_text, remove_stale_temporaries, write_bytes, write_json
+from aag.locks import hold_lock, is_locked
+from aag.metrics import parse_rows
 from aag.text import pluralize
 
 Json = dict[str, Any]
@@ -24,12 +27,13 @@ class Run:
         self.folder = Path(folder)
         self.config_file = self.folder / "config.json"
         self.metrics_file = self.folder / "metrics.jsonl"
-        self.checkpoint = self.folder / "last.ckpt"
+        self.checkpoint = self.folder / "last.ckpt"  # the newest; see `checkpoints`
         self.encoder_file = self.folder / "encoder.safetensors"
         self.evaluation_file = self.folder / "evaluation.json"
         self.skipped_file = self.folder / "skipped.txt"
         self.tracker_file = self.folder / "tracker.json"
         self.report_file = self.folder / "report.html"
+        self.lock_file = self.folder / ".lock"
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -90,33 +94,35 @@ class Run:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep a second process from writing to this folder; the system releases it however this process ends."""
+        """Keep a second process from writing to this folder; the system releases it however this process ends.
+
+        What killed processes left half written is removed.
+        """
         with explain_write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            file = (self.folder / ".lock").open("w")
-        with file:
-            try:
-                import fcntl  # not on Windows
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise AAGError(f"another process is using {self.folder}; choose another --out") from error
-            except (ImportError, OSError):  # Windows, or a file system without locks
-                pass
+        with hold_lock(self.lock_file):
+            trained = (self.config_file, self.metrics_file, self.encoder_file, self.skipped_file, self.tracker_file)
+            for path in (*trained, *self.checkpoints()):
+                if os.path.lexists(path) and not os.path.isfile(path):  # a pipe would block
+                    raise AAGError(f"{path} is no regular file; remove it, or choose another --out")
+            remove_stale_temporaries(self.folder, {path.name for path in (*trained, self.checkpoint)})
             yield
 
     def is_running(self) -> bool:
-        """Return whether a process holds the lock. The check takes a shared lock for a few microseconds."""
-        try:
-            import fcntl
+        """Return whether a process holds the lock."""
+        return is_locked(self.lock_file)
 
-            with (self.folder / ".lock").open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except (ImportError, OSError):  # Windows, a run that was copied without its lock, or no locks here
-            pass
-        return False
+    def checkpoint_file(self, age: int) -> Path:
+        """Path of the newest checkpoint (age 0), or of the one that was written `age` checkpoints before it."""
+        return self.folder / f"last.{age}.ckpt" if age else self.checkpoint
+
+    def checkpoints(self) -> list[Path]:
+        """Return the checkpoints that exist, newest first."""
+        ages = [0] if os.path.lexists(self.checkpoint) else []
+        with contextlib.suppress(OSError):
+            found = (re.fullmatch(r"last\.([1-9]\d{0,3})\.ckpt", name) for name in os.listdir(self.folder))
+            ages += sorted(int(match[1]) for match in found if match)
+        return [self.checkpoint_file(age) for age in ages]
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -136,11 +142,16 @@ class Run:
     def evaluation(self) -> Json:
         if not os.path.exists(self.evaluation_file):
             raise AAGError(f"{self.folder} is not evaluated; run aag evaluate {shlex.quote(str(self.folder))}")
-        return self._read(self.evaluation_file)
+        found = self._read(self.evaluation_file)
+        results = found.get("results")
+        if type(found.get("epoch", 0)) is not int or not isinstance(results, list) or not all(map(_is_result, results)):
+            path = shlex.quote(str(self.folder))
+            raise AAGError(f"{self.evaluation_file} is damaged: it holds no results; run aag evaluate {path} again")
+        return found
 
     def _read(self, path: Path) -> Json:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(read_text(path))
         except OSError as error:
             raise AAGError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
@@ -152,18 +163,26 @@ class Run:
     def metrics(self) -> list[Json]:
         """Return the rows logged so far; lines that are cut off or damaged are skipped."""
         try:
-            lines = self.metrics_file.read_text(errors="replace").splitlines()
+            return parse_rows(read_text(self.metrics_file, errors="replace"))
         except FileNotFoundError:
             return []
         except OSError as error:
             raise AAGError(f"cannot read {self.metrics_file}: {error.strerror}") from error
-        rows = []
-        for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):
-                row = json.loads(line)
-                if isinstance(row, dict) and {"kind", "epoch", "step"} <= row.keys():
-                    rows.append(row)
-        return rows
+
+    def check_encoder(self, extra: Mapping[str, str]) -> None:
+        """Raise if the header of an encoder, `extra`, says that it was trained with other settings than this run's."""
+        try:
+            trained = json.loads(extra["settings"])
+            different = set(differences(trained, self.settings())) - {"epochs"}  # a run may be extended
+        except KeyError:  # of an older version
+            return
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise AAGError(f"{self.encoder_file} is damaged: the settings in its header are not readable") from error
+        if different:
+            raise AAGError(
+                f"{self.encoder_file} was trained with another {', '.join(sorted(different))} than "
+                f"{self.config_file.name} says; one of them is of another run"
+            )
 
     # --- logging ------------------------------------------------------------------------------------------------------
 
@@ -181,6 +200,12 @@ class Run:
 def _is_ours(name: str) -> bool:
     """Whether a file is a lock, or a file being written, of a run that another process is starting."""
     return name == ".lock" or (name.startswith(".") and name.endswith(".tmp"))
+
+
+def _is_result(row: Any) -> bool:
+    """Whether this is the accuracy of one protocol."""
+    kinds = {"name": (str,), "accuracy": (int, float), "protocol": (dict,)}
+    return isinstance(row, dict) and all(type(row.get(name)) in kind for name, kind in kinds.items())
 
 
 def flatten(settings: Mapping[str, Any]) -> Json:

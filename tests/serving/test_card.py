@@ -27,10 +27,10 @@ def run(tmp_path) -> Run:
     position = {"epoch": 9, "step": 90}
     run.log([
         {"kind": "start", "epoch": 0, "step": 0, "images": 1234, "commit": "abc", "torch": "2.15", "cpu": "2 cores"},
-        {"kind": "epoch", **position, "seconds": 61.0},
+        {"kind": "epoch", **position, "loss": 4.5, "seconds": 61.0, "views_per_second": 900.0},
         {"kind": "knn", **position, "knn": 45.678},
         {"kind": "health", **position, "rank": 17.25, "dimensions": 128, "alignment": 0.5, "uniformity": -2.0,
-         "consistency": 0.75},
+         "consistency": 0.75, "images": 1000},
     ])  # fmt: skip
     return run
 

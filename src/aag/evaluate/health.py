@@ -182,7 +182,7 @@ def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
     state = f"Healthy: {state}, two views of an image find each other in {agree} of cases"
     kind, name = ("knn", "knn") if any(row["kind"] == "knn" for row in rows) else ("health", "consistency")
     curve = {row["epoch"]: float(row[name]) for row in rows if row["kind"] == kind}
-    rates = [row["lr"] for row in rows if row["kind"] == "epoch"]
+    rates = [row["lr"] for row in rows if row["kind"] == "epoch" and "lr" in row]
     share = _gain_share(curve, anneals=bool(rates) and rates[-1] < 0.5 * max(rates))
     if share is None and last["epoch"] <= MIN_EVALUATIONS:
         return f"{state}; too few epochs to say whether more would help: try it, with --epochs or --minutes."

@@ -13,7 +13,7 @@ from aag.distributed import first_per_machine, process_group
 from aag.errors import AAGError
 from aag.evaluate.protocols import evaluate_encoder
 from aag.evaluate.tsne import project
-from aag.files import explain_write_errors, write_json
+from aag.files import explain_write_errors, is_missing, write_json
 from aag.nets import Encoder
 from aag.provenance import provenance
 from aag.runs import Run, projection_file
@@ -43,7 +43,10 @@ class _Loaded:
 
     @property
     def epoch(self) -> int:
-        return int(self.encoder.extra.get("epoch", 0))
+        found = self.encoder.extra.get("epoch", "")
+        if not (found.isdecimal() and found.isascii() and len(found) < 10):
+            raise AAGError("the encoder's file does not say after which epoch it was saved; run aag train again")
+        return int(found)
 
 
 def evaluate_run(
@@ -129,12 +132,14 @@ def write_projection(
 
 def load_encoder(run: Run, device: str = "auto", precision: Precision = "auto") -> tuple[Encoder, torch.dtype | None]:
     """Return a run's encoder on a device, and the dtype that it computes in: bfloat16, or None for float32."""
-    if not run.encoder_file.exists():
+    if is_missing(run.encoder_file):
         raise AAGError(f"{run.folder} has no encoder yet; start or resume its aag train")
     chosen = find_device(device)
     choose_threads(chosen)
     dtype = torch.bfloat16 if choose_precision(chosen, precision) == "bf16" else None
-    return nets.load(run.encoder_file, device=chosen), dtype
+    encoder = nets.load(run.encoder_file, device=chosen)
+    run.check_encoder(encoder.extra)
+    return encoder, dtype
 
 
 def _label_options(settings: dict[str, Any]) -> dict[str, Any]:
