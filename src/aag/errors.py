@@ -8,6 +8,10 @@ class AAGError(Exception):
     """A mistake that the user can correct. The command line prints its one line and no traceback."""
 
 
+class NotFiniteError(AAGError):
+    """Training has reached NaN or infinity: its last checkpoint is good, what came after is not."""
+
+
 class KernelsUnsupportedError(AAGError):
     """What the kernels cannot compute and plain PyTorch can: training falls back on it."""
 

@@ -1,5 +1,6 @@
 """Which encoders our kernels train, and why others do without; how many threads a CPU uses."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from aag import AAGError, nets
 from aag.training import runtime
+from aag.training.deterministic import deterministic_algorithms
 from aag.training.runtime import choose_precision, choose_runtime, choose_threads, find_device
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -34,6 +36,9 @@ def test_a_gpu_trains_our_networks_by_kernels(spec, reason, monkeypatch):
     assert (chosen.kernels, chosen.compile, chosen.graph) == (not reason, bool(reason), True)
     assert choose_runtime(encoder, GPU, "fp32", "off").is_plain
     assert choose_runtime(encoder, CPU, "fp32").is_plain
+    repeatable = choose_runtime(encoder, GPU, "bf16", deterministic=True)
+    assert (repeatable.kernels, repeatable.compile, repeatable.graph) == (not reason, False, True)
+    assert not repeatable.fallback("broken").fallback("broken").compile
 
 
 def test_without_triton_a_gpu_still_replays_graphs(monkeypatch):
@@ -52,6 +57,22 @@ def test_each_fallback_is_simpler_and_the_last_is_plain(monkeypatch):
         reasons.append(chosen.reason)
     assert reasons == ["no update inside backward: broken", "kernels failed: broken", "compilation failed: broken"]
     assert chosen.precision == "bf16"
+
+
+def test_deterministic_algorithms_are_used_inside_the_block_only(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    with deterministic_algorithms():
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.backends.cudnn.deterministic
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert not torch.backends.cudnn.deterministic
+    told = "--deterministic: put_ does not have a deterministic implementation; leave it out"
+    with pytest.raises(AAGError, match=told), deterministic_algorithms():
+        raise RuntimeError("put_ does not have a deterministic implementation, but you set …")
+    with pytest.raises(RuntimeError, match="another"), deterministic_algorithms():
+        raise RuntimeError("another problem")
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_unknown_modes_and_devices_are_refused():

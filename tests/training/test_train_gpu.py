@@ -67,3 +67,15 @@ def test_images_read_ahead_from_the_host_train_as_those_on_the_gpu(tiny, compile
     device, host = (tiny.train(where, images_on=where, **options) for where in ("device", "host"))
     assert losses(host)[0] == losses(device)[0]  # before the order of sums in backward can make a difference
     assert losses(host) == pytest.approx(losses(device), rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("network", "precision"), [("resnet18", "bf16"), ("resnet18", "fp32"), ("mobilenetv3_small_050", "fp32")]
+)
+def test_deterministic_runs_have_the_same_bits(tiny, network, precision):
+    options = {"device": "cuda", "width": 16, "network": network, "precision": precision, "deterministic": True}
+    one, two = (tiny.train(name, **options).run for name in ("one", "two"))
+    assert one.metrics()[0]["runtime"].count("deterministic") == 1
+    assert one.encoder_file.read_bytes() == two.encoder_file.read_bytes()
+    assert not tiny.train("parts", should_stop=stop_after(3), **options).complete
+    assert tiny.train("parts", **options).run.encoder_file.read_bytes() == one.encoder_file.read_bytes()

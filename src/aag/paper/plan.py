@@ -261,7 +261,7 @@ def _execution(short: Experiment, full: Experiment, options: Reproduce) -> Execu
 def run_status(planned: PlannedRun, results: Results) -> RunStatus:
     if results.same_seed(planned.experiment):
         return RunStatus.INCOMPLETE if missing_needs(planned, results) else RunStatus.RECORDED
-    if has_run_folder(planned) and planned.run.checkpoint.exists():
+    if has_run_folder(planned) and planned.run.checkpoints():
         return RunStatus.STARTED
     seed = planned.experiment.settings.train.seed
     if any(stale.result.seed == seed for stale in results.stale(planned.experiment)):

@@ -19,6 +19,7 @@ from aag.nets.pretrained import Normalisation
 from aag.runs import Run, RunSummary, summarize
 from aag.settings import Range, Settings
 from aag.training.callbacks import KNN, Callback, Health, ListSkipped
+from aag.training.checkpoints import Checkpoints
 from aag.training.defaults import (
     Choice,
     epochs_reason,
@@ -30,6 +31,7 @@ from aag.training.defaults import (
     slow_network_warning,
     with_epochs,
 )
+from aag.training.deterministic import prepare_deterministic
 from aag.training.encoders import build_encoder
 from aag.training.recipes import check_unused, choose_recipe, find_recipe, recipe_settings
 from aag.training.runtime import choose_threads, find_device
@@ -43,7 +45,7 @@ Sets = tuple[ImageSet, ImageSet | None]  # train and test
 
 @dataclass(frozen=True)
 class Execution(Settings):
-    """Where a run is computed and how it is watched. Nothing here changes its numbers."""
+    """Where a run is computed, watched and saved. Nothing here changes its numbers, but for --on-nan retry."""
 
     out: Path | None = None
     """Run folder. Default: runs/ and a name made from the settings."""
@@ -60,6 +62,12 @@ class Execution(Settings):
     """Minutes to train for: the speed is measured, and as many epochs chosen as fit, with their evaluations."""
     checkpoint_minutes: Annotated[float, Range(at_least=0)] = 1.0
     """Minutes between checkpoints; one is also written at the end and on Ctrl-C."""
+    keep_checkpoints: Annotated[int, Range(at_least=1, at_most=100)] = 2
+    """Number of checkpoints to keep. Where the newest is damaged, the run resumes from the one before it."""
+    on_nan: Literal["stop", "retry"] = "stop"
+    """When the loss is no longer finite. retry: resume from the last checkpoint at half the learning rate, once."""
+    deterministic: bool = False
+    """Same seed, same GPU, same bits; slower. A CPU always repeats its bits, with the same number of threads."""
     images_on: Literal["auto", "device", "host"] = "auto"
     """device: images are copied to the GPU before training; host: read ahead from memory or disk while training.
     auto: host where they take more than a third of the GPU's free memory."""
@@ -91,6 +99,9 @@ def train(
     knn_every: int | None = None,
     minutes: float | None = None,
     checkpoint_minutes: float = 1.0,
+    keep_checkpoints: int = 2,
+    on_nan: Literal["stop", "retry"] = "stop",
+    deterministic: bool = False,
     images_on: Literal["auto", "device", "host"] = "auto",
     track: TrackerName | None = None,
     callbacks: Iterable[Callback] = (),
@@ -137,6 +148,9 @@ def train(
         knn_every=find_recipe(named, settings.method).knn_every if knn_every is None else knn_every,
         minutes=minutes,
         checkpoint_minutes=checkpoint_minutes,
+        keep_checkpoints=keep_checkpoints,
+        on_nan=on_nan,
+        deterministic=deterministic,
         images_on=images_on,
         track=track,
     )
@@ -176,6 +190,8 @@ def train_run(
     """
     check_unused(settings, recipe)
     trackers = make_trackers(execution.track)  # first: a missing package is said before anything slow
+    if execution.deterministic:
+        prepare_deterministic()  # before CUDA starts
     device = find_device(execution.device)
     with process_group(device):
         for_folder = given is not None and recipe == "auto" and sets is None and is_folder(settings.data.source)
@@ -228,6 +244,9 @@ def train_run(
                 *callbacks,
             ),
             checkpoint_minutes=execution.checkpoint_minutes,
+            keep_checkpoints=execution.keep_checkpoints,
+            on_nan=execution.on_nan,
+            deterministic=execution.deterministic,
             should_stop=should_stop,
             **runtime,
         )
@@ -244,9 +263,10 @@ def _check_run(run: Run, settings: RunSettings) -> None:
 
 def _stored_normalisation(run: Run, settings: RunSettings) -> Normalisation | None:
     """Return the mean and deviation that pretrained weights brought along, of a run that is resumed."""
-    if not settings.train.pretrained or not run.checkpoint.exists():
+    stored = Checkpoints(run).load() if settings.train.pretrained else None
+    if stored is None:
         return None
-    spec = nets.read_spec(run.encoder_file)
+    spec = nets.EncoderSpec.from_json(stored.state["spec"])
     return spec.mean, spec.std
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from aag.data import ImageSet
-from aag.errors import AAGError
+from aag.errors import NotFiniteError
 from aag.evaluate.health import health
 from aag.evaluate.sharded import knn_accuracy
 from aag.files import write_bytes
@@ -101,7 +101,7 @@ class Health(Callback):
 
 def check_finite(embeddings: torch.Tensor) -> torch.Tensor:
     if not torch.isfinite(embeddings).all():
-        raise AAGError("the embeddings are no longer finite; try a lower --lr, with another --out")
+        raise NotFiniteError("the embeddings are no longer finite; try a lower --lr, with another --out")
     return embeddings
 
 

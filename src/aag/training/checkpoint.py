@@ -1,48 +1,54 @@
-"""Checkpoints: replaced atomically when written, verified when read."""
+"""One checkpoint: replaced atomically when written, verified when read."""
 
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from aag import tensor_files
 from aag.errors import AAGError
-from aag.files import write_bytes
+from aag.tensor_files import DamagedFileError
 
-FORMAT = 2
+FORMAT = 3  # 2 had a checksum of the tensors only
+MAX_THREADS = 4096
+_TYPES = {  # of the state
+    "settings": dict, "images": str, "spec": str, "threads": int, "processes": int, "epoch": int, "step": int,
+    "seconds": float, "lr_factor": float,
+}  # fmt: skip
 
 
 def save(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-    """Write tensors and JSON-able state into one safetensors file with a checksum."""
-    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    header = {"format": FORMAT, "checksum": _checksum(tensors), "state": state}
-    write_bytes(path, to_bytes(tensors, {"aag": json.dumps(header)}))
+    """Write tensors and JSON-able state into one safetensors file. Its hash covers all of them."""
+    header = {"format": FORMAT, "state": state}
+    tensor_files.write(path, tensor_files.to_row_major(tensors), {"aag": json.dumps(header, sort_keys=True)})
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    advice = "it is damaged or cut off; choose another --out, or delete the folder to start again"
+    """Return the tensors and the state. Raise a DamagedFileError for a file that is not as it was written."""
+    header = tensor_files.read_header(path)
     try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})["aag"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except PermissionError as error:
-        raise AAGError(f"cannot read {path}: {error.strerror}") from error
-    except Exception as error:
-        raise AAGError(f"cannot read the checkpoint {path}: {advice}") from error
-    if header.get("format") != FORMAT:
-        raise AAGError(f"{path} is a checkpoint of another version (format {header.get('format')}, not {FORMAT})")
-    if header["checksum"] != _checksum(tensors):
-        raise AAGError(f"cannot use the checkpoint {path}: its checksum is wrong; {advice}")
-    return tensors, header["state"]
+        about = json.loads(header.metadata["aag"])
+        found, state = about["format"], about.get("state")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedFileError(f"{path} is damaged: it is no checkpoint of aag") from error
+    if found != FORMAT:
+        raise AAGError(
+            f"{path} is a checkpoint of another version (format {found!r:.20}, not {FORMAT}); "
+            "finish the run with the version that started it, or choose another --out"
+        )
+    if header.hash is None:
+        raise DamagedFileError(f"{path} is damaged: it has no checksum")
+    tensors = tensor_files.read(path)[1]
+    _check_state(path, state)
+    return tensors, state
 
 
-def _checksum(tensors: dict[str, Tensor]) -> int:
-    value = 0
-    for name in sorted(tensors):
-        value = zlib.crc32(name.encode(), value)
-        value = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, value)
-    return value
+def _check_state(path: Path, state: Any) -> None:
+    values = state if isinstance(state, dict) else {}
+    for name, kind in _TYPES.items():
+        if type(values.get(name)) not in ((int, float) if kind is float else (kind,)):
+            raise DamagedFileError(f"{path} is damaged: its {name} is {values.get(name)!r:.40}")
+    sizes = (values["epoch"], values["step"], values["seconds"], values["lr_factor"])
+    if min(sizes) < 0 or not 1 <= values["threads"] <= MAX_THREADS:
+        raise DamagedFileError(f"{path} is damaged: its state holds impossible numbers")

@@ -9,7 +9,6 @@ import torch
 
 from aag.data import survey
 from aag.data.datasets import DATASETS
-from aag.data.shard_files import is_remote, is_sharded
 from aag.errors import AAGError
 from aag.nets import EncoderSpec, build
 from aag.nets.spec import SOBEL
@@ -88,10 +87,7 @@ def plan_run(
 
 
 def is_folder(source: str) -> bool:
-    """Return whether a source has images of any size, for which options are chosen: a folder, a URL or shards."""
-    if source in DATASETS:
-        return False
-    return os.path.isdir(os.path.expanduser(source)) or is_remote(source) or is_sharded(source)
+    return source not in DATASETS and os.path.isdir(os.path.expanduser(source))
 
 
 def folder_options(settings: RunSettings) -> set[str]:

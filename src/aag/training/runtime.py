@@ -26,6 +26,7 @@ class Runtime:
     fused_step: bool = False  # update weights inside backward, where optimizer and settings allow it
     compile: bool = False  # torch.compile the forward and backward pass, where the kernels do not support the network
     graph: bool = False  # replay the whole step as one CUDA graph
+    deterministic: bool = False  # without torch.compile: it chooses kernels by speed, and they may sum in another order
     reason: str = ""
 
     def __str__(self) -> str:
@@ -35,6 +36,7 @@ class Runtime:
         )
         parts = [name, self.precision, "channels last"]
         parts += ["Triton kernels"] * self.kernels + ["torch.compile"] * self.compile + ["CUDA graph"] * self.graph
+        parts += ["deterministic"] * self.deterministic
         return ", ".join(parts) + (f" ({self.reason})" if self.reason else "")
 
     @property
@@ -61,28 +63,31 @@ class Runtime:
         if self.kernels and self.fused_step:
             return replace(self, fused_step=False, reason=f"no update inside backward: {error}")
         if self.kernels:
-            return replace(self, kernels=False, compile=world_size() == 1, reason=f"kernels failed: {error}")
+            compile = world_size() == 1 and not self.deterministic
+            return replace(self, kernels=False, compile=compile, reason=f"kernels failed: {error}")
         return replace(self, compile=False, graph=False, reason=f"compilation failed: {error}")
 
 
-def choose_runtime(encoder: nn.Module, device: torch.device, precision: str, compile: str = "auto") -> Runtime:
+def choose_runtime(
+    encoder: nn.Module, device: torch.device, precision: str, compile: str = "auto", deterministic: bool = False
+) -> Runtime:
     """Decide how to train an encoder on a device with this (resolved) precision."""
     if compile not in COMPILE_MODES:
         raise AAGError(f"--compile must be one of {', '.join(COMPILE_MODES)}, not {compile!r}")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     if device.type != "cuda":
         return Runtime(device, dtype, compile=compile == "on")
+    plain = Runtime(device, dtype, deterministic=deterministic)
     if compile == "off":
-        return Runtime(device, dtype)
+        return plain
     if problem := unavailable_reason(device):
-        return Runtime(device, dtype, graph=True, reason=f"no Triton kernels and no torch.compile: {problem}")
+        return replace(plain, graph=True, reason=f"no Triton kernels and no torch.compile: {problem}")
     problem = unsupported_reason(encoder)
-    return Runtime(
-        device,
-        dtype,
+    return replace(
+        plain,
         kernels=not problem,
         fused_step=not problem,
-        compile=bool(problem),
+        compile=bool(problem) and not deterministic,
         graph=True,
         reason=f"no kernels: {problem}" if problem else "",
     )

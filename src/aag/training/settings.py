@@ -15,7 +15,7 @@ class DataSettings(Settings):
     """The images of a run."""
 
     source: str = "sample"
-    """A known data set (aag data lists them), a folder of images, shards, a URL, hf:OWNER/NAME, or an .npz file."""
+    """A known data set (aag data lists them), a folder of images, or an .npz file."""
     image_size: Annotated[int, Range(at_least=8, at_most=4096)] | None = None
     """Side of the views, and of the images that are evaluated. Default: chosen for a folder (32 with
     --recipe), else the images' own."""

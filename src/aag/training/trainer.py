@@ -1,5 +1,7 @@
 """The training loop: epochs of steps, callbacks, checkpoints, and resuming after any stop."""
 
+import json
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -13,25 +15,28 @@ from torch import Tensor
 from aag import kernels, nets
 from aag.data import DATASETS, ImageSet
 from aag.distributed import any_process, copy_from_main, is_main, on_main, rank, world_size
-from aag.errors import AAGError, KernelsUnsupportedError, first_line
+from aag.errors import AAGError, KernelsUnsupportedError, NotFiniteError, first_line
 from aag.evaluate import sharded
 from aag.methods import Method, MethodContext
-from aag.nets import Encoder, NetworkSettings
+from aag.nets import Encoder, EncoderSpec, NetworkSettings
 from aag.nets.pretrained import load_pretrained
 from aag.nets.sync_norm import average_running_statistics
 from aag.provenance import provenance
 from aag.runs import Run, differences
 from aag.settings import TrainSettings, to_json
-from aag.training import checkpoint
 from aag.training.batches import Batches
 from aag.training.callbacks import Callback
+from aag.training.checkpoints import Checkpoints, Loaded
+from aag.training.deterministic import deterministic_algorithms
 from aag.training.encoders import freeze, load_start_weights
 from aag.training.reading import fits_on_device
+from aag.training.rollback import RETRY_FACTOR, check_history, check_state, explain
 from aag.training.runtime import Runtime, choose_precision, choose_runtime, find_device
 from aag.training.schedule import learning_rate
 from aag.training.step import Step
 
 LOG_STEPS = 50  # steps that one row of statistics in metrics.jsonl averages
+_log = logging.getLogger("aag.training")
 
 
 @dataclass
@@ -41,6 +46,7 @@ class Progress:
     epoch: int = 0  # epochs finished
     step: int = 0  # steps finished in the current epoch
     seconds: float = 0.0  # of training, without evaluation
+    lr_factor: float = 1.0  # of the schedule's learning rate; less after a retry
 
 
 class Trainer:
@@ -67,6 +73,9 @@ class Trainer:
         device: str | torch.device = "auto",
         compile: str = "auto",
         checkpoint_minutes: float = 1.0,
+        keep_checkpoints: int = 2,
+        on_nan: str = "stop",
+        deterministic: bool = False,
         images_on: str = "auto",
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -98,7 +107,9 @@ class Trainer:
         on_main(self._check_processes)
         # The last partial batch is dropped, and so are batches that do not fill a window.
         self.steps_per_epoch = len(images) // (settings.batch_size * window) * window
-        if is_main() and not (run and run.checkpoint.exists()):  # the others get the main process's weights
+        self.checkpoints = Checkpoints(run, keep_checkpoints) if run else None
+        self.on_nan, self.deterministic = on_nan, deterministic and device.type == "cuda"
+        if is_main() and not (run and run.checkpoints()):  # the others get the main process's weights
             if settings.start_from:
                 load_start_weights(encoder, settings.start_from)
             if settings.pretrained:
@@ -108,13 +119,14 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):  # layers that the method makes start by the seed, too
             torch.default_generator.manual_seed(hash((settings.seed, -1)) % 2**63)
             method.setup(MethodContext(encoder, len(images), settings))
-        self.runtime = choose_runtime(encoder, device, settings.precision, compile)
+        self.runtime = choose_runtime(encoder, device, settings.precision, compile, self.deterministic)
         if world_size() > 1:
             self.runtime = self.runtime.for_processes()
         self.run_name, self.run_settings = run_name, run_settings or self._own_settings()
         self.images_on = images_on
         self.progress = Progress()
         self.history = torch.zeros(0)  # statistics of the current epoch, one row per step
+        self._loaded: Loaded | None = None
         self._stack = ExitStack()
 
     def fit(self) -> bool:
@@ -122,6 +134,8 @@ class Trainer:
         with ExitStack() as self._stack:
             on_main(self._open_run)
             self._stack.enter_context(torch.random.fork_rng(devices=[]))
+            if self.deterministic:
+                self._stack.enter_context(deterministic_algorithms())
             self.prepare()
             try:
                 return self._fit()
@@ -133,6 +147,7 @@ class Trainer:
             self.run.check(self.run_settings)
             self._stack.enter_context(self.run.lock())
             self.run.start(self.run_settings, self.run_name)
+            self._load_checkpoint()
 
     def _check_processes(self) -> None:
         """Raise if a batch cannot be divided among the processes without changing its result."""
@@ -258,13 +273,17 @@ class Trainer:
             self._save()
         self._saved_at = time.monotonic()
         while self.progress.epoch < self.settings.epochs:
-            if any_process(self.should_stop())[0] or not self._epoch():
-                self._save()
-                return False
-            self._tell("on_epoch")
-            if self.progress.epoch == self.settings.epochs or any_process(self._save_is_due())[0]:
-                self._save()
-        if self.run and not self.run.encoder_file.exists():
+            try:
+                if any_process(self.should_stop())[0] or not self._epoch():
+                    self._save()
+                    return False
+                self._tell("on_epoch")
+                if self.progress.epoch == self.settings.epochs or any_process(self._save_is_due())[0]:
+                    self._save()
+            except NotFiniteError as error:
+                self._roll_back(error)
+        if self.run and not nets.is_saved(self.encoder, self.run.encoder_file, self._encoder_extra()):
+            self._note(f"{self.run.encoder_file} was missing or damaged; it is written again from the checkpoint")
             self._save_encoder()
         return True
 
@@ -279,13 +298,13 @@ class Trainer:
         if not progress.step:
             self._before_epoch()
         started, seconds_before, first = time.monotonic(), progress.seconds, progress.step
-        shown = started
+        shown, checked = started, progress.step
         while progress.step < steps:
             at = progress.step
             if device.type == "cpu":  # what a network draws for itself (stochastic depth) belongs to the step
                 own = (rank(),) if rank() else ()  # processes have other images, and so other draws
                 torch.default_generator.manual_seed(hash((settings.seed, progress.epoch, at, *own)) % 2**63)
-            lr = learning_rate(settings, progress.epoch * steps + at, steps)
+            lr = learning_rate(settings, progress.epoch * steps + at, steps) * progress.lr_factor
             history[at] = self.train_step(progress.epoch, at, lr)
             progress.step = at + 1
             now = time.monotonic()
@@ -293,18 +312,19 @@ class Trainer:
             if device.type == "cpu" or now - shown > 0.5:
                 shown = now
                 loss = history[at, 0].item()
-                self._check_finite(history[: at + 1])
+                if world_size() == 1:  # several look where they all are at the same step
+                    checked = check_history(history, checked, at + 1, progress.epoch)
                 self._tell("on_step", loss)
             if progress.step < steps and progress.step % settings.accumulate == 0:
                 stop, save = any_process(self.should_stop(), self._save_is_due())
                 if stop or save:
-                    self._check_finite(history[: progress.step])
+                    checked = check_history(history, checked, progress.step, progress.epoch)
                     progress.seconds = seconds_before + time.monotonic() - started
                     if stop:
                         return False
                     self._save()
         rows = history.cpu()  # waits for the GPU
-        self._check_finite(rows)
+        check_history(rows, checked, steps, progress.epoch)
         elapsed = time.monotonic() - started
         progress.seconds = seconds_before + elapsed
         progress.epoch, progress.step = progress.epoch + 1, 0
@@ -335,18 +355,30 @@ class Trainer:
             speed["peak_memory"] = torch.cuda.max_memory_reserved(self.runtime.device)
         self.log(*rows, {"kind": "epoch", **position, "lr": lr, **means, **speed})
 
-    def _check_finite(self, history: Tensor) -> None:
-        bad = (~torch.isfinite(history).all(dim=1)).nonzero()
-        if len(bad):
-            kept = (
-                f"the last good checkpoint is in {self.run.folder}; "
-                if self.run and self.run.checkpoint.exists()
-                else ""
-            )
-            raise AAGError(
-                f"the loss is no longer finite (epoch {self.progress.epoch + 1}, step {int(bad[0]) + 1}); {kept}"
-                "try a lower --lr, --warmup-epochs 10 or --precision fp32, with another --out"
-            )
+    def _roll_back(self, error: NotFiniteError) -> None:
+        """Return to the last checkpoint and go on from there at a lower rate, once and if asked for; else raise."""
+        retry = self.on_nan == "retry" and self.progress.lr_factor == 1 and on_main(self._load_checkpoint)
+        if not retry:
+            on_main(lambda: self._give_up(error))
+        self._resume_everywhere()
+        self.batches.reset()
+        self.progress.lr_factor = RETRY_FACTOR
+        reason = str(error).partition(";")[0]
+        self.log({"kind": "retry", **self.position(), "lr_factor": RETRY_FACTOR, "reason": reason})
+        if is_main():
+            _log.warning(
+                "%s; back to the checkpoint at epoch %d, step %d, from there with %g times the learning rate",
+                reason, self.progress.epoch + 1, self.progress.step, RETRY_FACTOR,
+            )  # fmt: skip
+        self._save()
+
+    def _give_up(self, error: NotFiniteError) -> None:
+        raise explain(error, self.run, self.on_nan, self.progress.lr_factor) from error
+
+    def _note(self, text: str) -> None:
+        """Tell the user something, and log it."""
+        _log.warning(text)
+        self.log({"kind": "note", **self.position(), "text": text})
 
     def _tell(self, event: str, *arguments: Any) -> None:
         for callback in self.callbacks:
@@ -360,27 +392,47 @@ class Trainer:
     def _save(self) -> None:
         """Write the encoder and the checkpoint. With several processes, all must call it."""
         average_running_statistics(self.encoder, self.method)
+        tensors = self.step.state()
+        check_state(tensors.values())
         if self.run is None:
             return
-        tensors = self.step.state()
-        if not all(torch.isfinite(value).all() for value in tensors.values() if value.is_floating_point()):
-            raise AAGError("the weights are no longer finite; the last good checkpoint is kept; try a lower --lr")
         if self.progress.step:
             tensors["history"] = self.history[: self.progress.step]
         state = {
             "settings": self.run_settings,
             "images": self.image_set.fingerprint(),
+            "spec": self.encoder.spec.to_json(),
             "threads": torch.get_num_threads(),
             "processes": world_size(),
             **vars(self.progress),
         }
         self._save_encoder()  # first: no checkpoint of a finished run may stand next to an older encoder
-        checkpoint.save(self.run.checkpoint, tensors, state)
+        assert self.checkpoints is not None
+        self.checkpoints.save(tensors, state)
         self._saved_at = time.monotonic()
 
     def _save_encoder(self) -> None:
         assert self.run is not None
-        nets.save(self.encoder, self.run.encoder_file, {"epoch": str(self.progress.epoch)})
+        nets.save(self.encoder, self.run.encoder_file, self._encoder_extra())
+
+    def _encoder_extra(self) -> dict[str, str]:
+        """What the encoder's file says about the run, so that it cannot be taken for another's."""
+        extra = {"epoch": str(self.progress.epoch), "settings": json.dumps(self.run_settings, sort_keys=True)}
+        return extra if self.progress.lr_factor == 1 else {**extra, "lr_factor": str(self.progress.lr_factor)}
+
+    def _load_checkpoint(self) -> bool:
+        """Read the run's checkpoint, if it has one, and keep to its number of threads."""
+        self._loaded = found = self.checkpoints.load() if self.checkpoints else None
+        if found and self.runtime.device.type == "cpu" and found.state["processes"] == world_size():
+            # The order of sums, and so the last bits, depends on the threads and on the processes.
+            threads, before = found.state["threads"], torch.get_num_threads()
+            if threads != before:
+                torch.set_num_threads(threads)
+                _log.warning(
+                    "training with the %d threads that this run began with, not %d: its bits depend on them",
+                    threads, before,
+                )  # fmt: skip
+        return found is not None
 
     def _resume_everywhere(self) -> bool:
         """Resume in the main process and copy its state to the others."""
@@ -398,11 +450,12 @@ class Trainer:
         return resumed
 
     def _resume(self) -> bool:
-        """Load the run's checkpoint. False: there is none."""
-        run = self.run
+        """Restore the run's checkpoint. False: there is none."""
+        run, found = self.run, self._loaded
+        self._loaded = None
         if run is None:
             return self.position()["step"] > 0
-        if not run.checkpoint.exists():
+        if found is None:
             if any(row["kind"] == "epoch" for row in run.metrics()):
                 raise AAGError(
                     f"{run.folder} has metrics but no checkpoint to resume from; "
@@ -410,27 +463,35 @@ class Trainer:
                 )
             run.filter_metrics(lambda row: False)
             return False
-        tensors, state = checkpoint.load(run.checkpoint)
-        other = set(differences(state["settings"], self.run_settings)) - {"epochs"}  # which `Run.check` has judged
+        other = set(differences(found.state["settings"], self.run_settings)) - {"epochs"}  # `Run.check` has judged it
         if other:
             raise AAGError(
                 f"{run.checkpoint} is of a run with another {', '.join(sorted(other))}; choose another --out"
             )
-        if state["images"] != self.image_set.fingerprint():
+        if found.state["images"] != self.image_set.fingerprint():
             raise AAGError(
                 f"the images of {self.image_set.name} are not those that {run.folder} was trained on; "
                 "choose another --out"
             )
-        # The order of sums, and so the last bits, depends on the threads and on the processes.
-        if self.runtime.device.type == "cpu" and state["processes"] == world_size():
-            torch.set_num_threads(state["threads"])
-        if "history" in tensors:
-            self.history = tensors.pop("history").to(self.runtime.device)
-        self.step.load_state(tensors)
-        self.progress = Progress(state["epoch"], state["step"], state["seconds"])
-        reached = self.position()["step"]
-        run.filter_metrics(lambda row: row["step"] <= reached)
+        if EncoderSpec.from_json(found.state["spec"]) != self.encoder.spec:
+            raise AAGError(f"{run.checkpoint} is of another network than this run's; choose another --out")
+        self._restore(found)
+        if found.warning:
+            self._note(found.warning)
         return True
+
+    def _restore(self, found: Loaded) -> None:
+        """Return to a checkpoint; what was logged after it is dropped, and will be logged again."""
+        tensors, state = dict(found.tensors), found.state
+        history = tensors.pop("history", torch.zeros(0, len(self.step.names)))
+        if state["step"] >= self.steps_per_epoch or history.shape != (state["step"], len(self.step.names)):
+            raise AAGError("the checkpoint's position does not fit this run; choose another --out")
+        self.history = history.to(self.runtime.device)
+        self.step.load_state(tensors)
+        self.progress = Progress(**{name: state[name] for name in vars(self.progress)})
+        reached = self.position()["step"]
+        if self.run:
+            self.run.filter_metrics(lambda row: row["step"] <= reached)
 
     def _own_settings(self) -> dict[str, Any]:
         """The settings of a run whose parts were made by hand."""

@@ -1,0 +1,46 @@
+"""Repeatable arithmetic on a GPU: the same seed on the same machine gives the same bits."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+
+from aag.errors import AAGError, first_line
+
+CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # a fixed workspace: else cuBLAS may sum in another order
+
+
+def prepare_deterministic() -> None:
+    """Set what must be set before CUDA starts."""
+    os.environ.setdefault(*CUBLAS)
+
+
+@contextmanager
+def deterministic_algorithms() -> Iterator[None]:
+    """Make PyTorch use deterministic algorithms alone inside the block. An operation that has none is an AAGError.
+
+    Our Triton kernels use no atomic operations and choose nothing by speed: they are deterministic.
+    """
+    prepare_deterministic()
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    memory: Any = torch.utils.deterministic
+    filled, cudnn = memory.fill_uninitialized_memory, torch.backends.cudnn
+    choices = cudnn.deterministic, cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    memory.fill_uninitialized_memory = False  # costs time; nothing here reads such memory
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
+        yield
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        raise AAGError(
+            f"--deterministic: {first_line(error).partition(',')[0]}; leave it out, or choose another --network"
+        ) from error
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        memory.fill_uninitialized_memory = filled
+        cudnn.deterministic, cudnn.benchmark = choices
