@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -13,14 +14,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
+from aag.cli.streams import LastingStream
 from aag.text import printable
 
+TOLD = ("aag.data", "aag.locks", "aag.training")  # loggers whose messages are for users
 SHORT = 12  # characters of a column that is never wrapped
 
 
-def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
+def make_console(*, stderr: bool = False, quiet: bool = False, lasting: bool = False) -> Console:
+    """Return a console for text without markup. `lasting`: errors in writing to it do not end the program."""
     # A path is printed as it is: "photos [old]" holds no markup, and "a:b:c" no emoji.
-    return Console(markup=False, emoji=False, stderr=stderr, quiet=quiet)
+    file: Any = LastingStream(sys.stdout) if lasting else None
+    return Console(markup=False, emoji=False, stderr=stderr, quiet=quiet, file=file)
 
 
 class Printer:
@@ -76,12 +81,10 @@ def _column(values: Sequence[Any]) -> list[str]:
 def decoding_progress(console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
     """Yield the `progress` that `aag.data.load` takes: a bar that appears while files are decoded.
 
-    Messages of the loader, such as the size of the decoded images, are printed above the bar. Without a console, both
+    Messages of the library, such as the size of the decoded images, are printed above the bar. Without a console, both
     go to standard error, apart from the results.
     """
     console = console or make_console(stderr=True)
-    handler, log = _PrintRecords(console), logging.getLogger("aag.data")
-    level, propagate = log.level, log.propagate
     bar: Progress | None = None
 
     def report(done: int, total: int) -> None:
@@ -91,22 +94,35 @@ def decoding_progress(console: Console | None = None) -> Iterator[Callable[[int,
             bar.add_task("", total=total, completed=done)
             bar.start()
         if bar is not None:
-            bar.update(bar.task_ids[0], completed=done, total=total)  # a total may be an estimate
+            bar.update(bar.task_ids[0], completed=done)
             if done >= total:
                 bar.stop()
                 bar = None
 
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False  # the handler prints it; the root's would print it again
+    with _print_messages(console):
+        try:
+            yield report
+        finally:
+            if bar is not None:
+                bar.stop()
+
+
+@contextmanager
+def _print_messages(console: Console) -> Iterator[None]:
+    """Print what the library logs for users."""
+    handler, logs = _PrintRecords(console), [logging.getLogger(name) for name in TOLD]
+    before = [(log.level, log.propagate) for log in logs]
+    for log in logs:
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        log.propagate = False  # the handler prints it; the root's would print it again
     try:
-        yield report
+        yield
     finally:
-        if bar is not None:
-            bar.stop()
-        log.removeHandler(handler)
-        log.setLevel(level)
-        log.propagate = propagate
+        for log, (level, propagate) in zip(logs, before, strict=True):
+            log.removeHandler(handler)
+            log.setLevel(level)
+            log.propagate = propagate
 
 
 @contextmanager
@@ -117,7 +133,7 @@ def embedding_progress() -> Iterator[Callable[[int, int], None]]:
         def report(done: int, total: int) -> None:
             if not bar.task_ids:  # images of an earlier call do not count for the speed
                 bar.add_task("", total=total, completed=done)
-            bar.update(bar.task_ids[0], completed=done, total=total)  # a total may be an estimate
+            bar.update(bar.task_ids[0], completed=done)
 
         yield report
 

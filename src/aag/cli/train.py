@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> int:
         request = parse_train(arguments)
     except AAGError as error:
         raise error if is_main else ToldByMainError(str(error)) from error
-    console = make_console(quiet=not is_main)
+    console = make_console(quiet=not is_main, lasting=True)
     sets: Any = None
 
     def on_loaded(loaded: Any) -> None:
@@ -121,12 +121,7 @@ def _check_method_options(arguments: list[str], base: RunSettings) -> None:
 def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
     """Make the dataclass of all options, with the recipe's values as defaults."""
     text = [
-        (
-            "data",
-            f"A known data set ({', '.join(DATASETS)}), a folder of images, shards (.tar as WebDataset writes them, "
-            ".parquet; a file, a pattern or a folder), a URL of these, hf:OWNER/NAME, or an .npz file.",
-            base.data.source,
-        ),
+        ("data", f"A known data set ({', '.join(DATASETS)}), a folder of images, or an .npz file.", base.data.source),
         ("recipe", f"Named settings that the other options change: auto, {', '.join(recipes())}.", recipe),
         ("method", f"{', '.join(methods())}, or FILE.py:CLASS for a method of your own.", base.method),
     ]

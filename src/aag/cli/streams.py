@@ -1,0 +1,47 @@
+"""Standard output that a long command outlives: a full disk, a reader that goes away, a closed terminal."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from aag.errors import first_line
+
+
+class LastingStream:
+    """A text stream for a run that must not end with its output: after the first error, all text is dropped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.has_failed = stream, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        self._attempt(lambda: self.stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._attempt(self.stream.flush)
+
+    def _attempt(self, action: Callable[[], object]) -> None:
+        if self.has_failed:
+            return
+        try:
+            action()
+        except OSError as error:
+            self.has_failed = True
+            discard(self.stream)
+            with contextlib.suppress(OSError, ValueError):  # standard error may be the same file
+                print(f"warning: cannot print ({first_line(error)}); going on without output", file=sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Send what is still to be written nowhere: the interpreter must not fail to flush it at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, stream.fileno())
+        finally:
+            os.close(nowhere)
