@@ -5,9 +5,9 @@ BIN := .venv/bin
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt
 # Versions for every platform and Python from 3.11 on, of our dependencies and of the tools that install them.
 PIN := printf 'uv\nhatchling\neditables\n' | $(UV) pip compile --quiet --universal --python-version 3.11 \
-	--group dev --group bench --extra export --extra explore --extra hf --extra remote --extra tensorboard --extra wandb --no-header --no-annotate --no-emit-index-url --output-file constraints.txt
+	--group dev --group bench --extra export --extra explore --extra tensorboard --extra wandb --no-header --no-annotate --no-emit-index-url --output-file constraints.txt
 
-.PHONY: help demo test check bench fuzz install pins update format lint types imports docs tables clean
+.PHONY: help demo test check bench fuzz soak install pins update format lint types imports docs tables clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -47,11 +47,14 @@ docs: install ## build the documentation into site/
 tables: install ## write the tables of README.md and docs/ from results/
 	$(BIN)/python tools/make_tables.py
 
+soak: install ## kill, damage and starve small runs, and compare them with undisturbed ones: about half an hour
+	$(BIN)/python tools/soak.py --json soak.json
+
 install: .venv/installed ## install the package and its tools, at the versions in constraints.txt
 
 .venv/installed: pyproject.toml constraints.txt | $(OWN_UV)
 	test -x $(BIN)/python || $(UV) venv --quiet .venv
-	$(INSTALL) --build-constraints constraints.txt --editable '.[export,explore,hf,remote,tensorboard,wandb]' --group dev
+	$(INSTALL) --build-constraints constraints.txt --editable '.[export,explore,tensorboard,wandb]' --group dev
 	@touch $@
 
 pins: | $(OWN_UV) ## add new dependencies to constraints.txt; keep all other versions

@@ -14,7 +14,7 @@ from PIL import Image
 from aag import data
 from aag.data import image_cache, store
 from aag.data.decode import decode
-from aag.data.summary import summarize, summarize_chunk
+from aag.data.summary import summarize
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def journal(root: Path) -> Path:
 
 
 def small_chunks(monkeypatch) -> None:
-    monkeypatch.setattr("aag.data.encoded.PIXEL_BYTES", 3 * 16 * 16 * 4)
+    monkeypatch.setattr("aag.data.parallel_decode.CHUNK_BYTES", 3 * 16 * 16 * 4)
 
 
 def check_complete(images: data.ImageSet, folder: Path) -> None:
@@ -56,7 +56,7 @@ def check_complete(images: data.ImageSet, folder: Path) -> None:
 def test_store_is_decoded_once_and_mapped(photos, root, monkeypatch):
     check_complete(data.load(photos, image_size=16), photos)
     assert sum(image_cache.list_stores().values()) > 38 * 3 * 16 * 16
-    monkeypatch.setattr(store, "decode_parts", None)  # nothing is decoded again
+    monkeypatch.setattr(store, "decode_files", None)  # nothing is decoded again
     monkeypatch.setattr("aag.data.imageset.summarize", None)  # nor read for the fingerprint
     again = data.load(photos, image_size=16)
     assert again.images.shape == (38, 3, 16, 16)
@@ -70,7 +70,7 @@ def test_summary_does_not_depend_on_chunks():
     images = np.random.default_rng(0).integers(0, 256, (200, 3, 40, 40), np.uint8)
     whole, parts = summarize(images), store.PixelSummary()
     for part in np.split(images, [1, 60, 64, 190]):
-        parts.add(summarize_chunk(part))
+        parts.add(store.summarize_chunk(part))
     assert parts.digest == whole.digest
     assert (parts.sums == whole.sums).all()
 
@@ -114,8 +114,8 @@ def test_damaged_store_is_repaired(photos, root, damage, monkeypatch):
 SLOW = """
 import sys, time
 from aag import data
-from aag.data import encoded
-encoded.PIXEL_BYTES = 3 * 16 * 16 * 4
+from aag.data import parallel_decode
+parallel_decode.CHUNK_BYTES = 3 * 16 * 16 * 4
 def progress(done, total):
     print(done, flush=True)
     time.sleep(0.02)
@@ -123,16 +123,8 @@ print(len(data.load(sys.argv[1], image_size=16, progress=progress)), "images")
 """
 
 
-NO_LOCKS = """
-import errno, fcntl
-def flock(file, operation):
-    raise OSError(errno.ENOLCK, "No locks available")
-fcntl.flock = flock
-"""
-
-
-def start(folder: Path, before: str = "") -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", before + SLOW, str(folder)], stdout=subprocess.PIPE, text=True)
+def start(folder: Path) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", SLOW, str(folder)], stdout=subprocess.PIPE, text=True)
 
 
 def test_killed_process_loses_at_most_a_chunk(photos, root, monkeypatch):
@@ -155,14 +147,6 @@ def test_two_processes_share_the_work(photos, root):
     assert [lines[-1] for lines in outputs] == ["38 images", "38 images"]
     assert sorted(map(len, outputs))[0] == 1  # one of them only waited
     check_complete(data.load(photos, image_size=16), photos)
-
-
-def test_processes_without_locks_do_not_write_into_each_other(photos, root):
-    processes = [start(photos, NO_LOCKS) for _ in range(2)]
-    outputs = [process.communicate(timeout=60)[0].splitlines() for process in processes]
-    assert [lines[-1] for lines in outputs] == ["38 images", "38 images"]
-    check_complete(data.load(photos, image_size=16), photos)
-    assert len(list(root.glob("images/*/*.u8"))) == len(list(root.glob("images/*/*.jsonl"))) == 1
 
 
 def test_full_disk_keeps_what_is_done(photos, root, monkeypatch, refused):

@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from aag import data
-from aag.data import encoded, memory, parallel_decode
-from aag.data.decode import UnreadableImageError
+from aag.data import memory, parallel_decode
 from aag.data.workers import Workers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
@@ -29,32 +28,15 @@ def photos(tmp_path) -> Path:
     return folder
 
 
-def join(files: encoded.ImageFiles) -> parallel_decode.Chunk:
-    return parallel_decode.join_chunks([chunk for _, chunk in parallel_decode.decode_parts(files, 16)])
-
-
 def test_workers_give_what_threads_give(photos, monkeypatch):
     paths = sorted(os.listdir(photos))
-    monkeypatch.setattr(encoded, "PIXEL_BYTES", 3 * 16 * 16 * 4)
-    by_threads = join(encoded.ImageFiles(photos, paths))
+    monkeypatch.setattr(parallel_decode, "CHUNK_BYTES", 3 * 16 * 16 * 4)
+    by_threads = parallel_decode.join_chunks(list(parallel_decode.decode_files(photos, paths, 16)))
     monkeypatch.setattr(parallel_decode, "PROCESS_FILES", 1)
-    by_workers = join(encoded.ImageFiles(photos, paths))
+    by_workers = parallel_decode.join_chunks(list(parallel_decode.decode_files(photos, paths, 16)))
     assert np.array_equal(by_workers.images, by_threads.images)
     assert by_workers.failures == by_threads.failures == {5: "not an image Pillow can read"}
     assert by_workers.summary.digests == by_threads.summary.digests
-
-
-def test_workers_take_contents_and_reasons(photos):
-    items = ["00.png", (photos / "01.jpg").read_bytes(), UnreadableImageError("no such sample"), b"", "05.jpg"]
-    workers = Workers()
-    try:
-        chunk = workers.decode(photos, items, 8)
-    finally:
-        workers.close()
-    expected = parallel_decode.decode_chunk(photos, items, 8)
-    assert np.array_equal(chunk.images, expected.images)
-    assert len(chunk.images) == 2
-    assert chunk.failures == {2: "no such sample", 3: "empty file", 4: "not an image Pillow can read"}
 
 
 def children(process: int) -> list[int]:
@@ -138,8 +120,8 @@ def test_large_pictures_share_a_budget(tmp_path, monkeypatch, processes):
     monkeypatch.setattr(parallel_decode, "core_count", lambda: 4)
     if processes:
         monkeypatch.setattr(parallel_decode, "PROCESS_FILES", 1)
-    files = encoded.ImageFiles(tmp_path, sorted(os.listdir(tmp_path)))
-    chunk = parallel_decode.join_chunks([chunk for _, chunk in parallel_decode.decode_parts(files, 8)])
+    chunks = list(parallel_decode.decode_files(tmp_path, sorted(os.listdir(tmp_path)), 8))
+    chunk = parallel_decode.join_chunks(chunks)
     assert len(chunk.images) == 7
     assert "144 MB of memory" in chunk.failures[6]
     large = [amount for amount in budget.requests if amount > memory.UNCOUNTED_BYTES]

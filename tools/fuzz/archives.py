@@ -79,7 +79,6 @@ def _entry(name: str, path: Path, count: int = 4) -> Dataset:
     return replace(DATASETS[name], archives=(archive,), splits={"train": count})
 
 
-@cache
 def cifar_pickles() -> dict[str, bytes]:
     """Return the files of a small CIFAR-100, pickled as Python 2 did."""
     pixels = _images(4, 32).reshape(4, 3072)

@@ -19,7 +19,6 @@ from PIL import Image
 
 from aag.bench.plan import Plan
 from aag.bench.timing import interleaved
-from aag.data.encoded import ImageFiles
 from aag.data.store import open_images
 from aag.provenance import core_count
 
@@ -96,12 +95,7 @@ def _run_store(root: Path, folder: Path, paths: list[str], size: int, results: l
     seen: list[tuple[float, int]] = []
     with tempfile.TemporaryDirectory(dir=root) as cache:
         started = time.perf_counter()
-        open_images(
-            ImageFiles(folder, paths),
-            size,
-            root=cache,
-            progress=lambda done, _: seen.append((time.perf_counter(), done)),
-        )
+        open_images(folder, paths, size, root=cache, progress=lambda done, _: seen.append((time.perf_counter(), done)))
         ended = time.perf_counter()
     first, done = next((when, done) for when, done in seen if done)
     results.append(((len(paths) - done) / max(ended - first, 1e-9), first - started))

@@ -1,4 +1,4 @@
-"""Load images: the bundled sample, CIFAR-10/100, SVHN, a folder of image files, shards, an `.npz`, tensors or arrays.
+"""Load images: the bundled sample, CIFAR-10/100, SVHN, a folder of image files, an `.npz`, tensors or arrays.
 
     train, test = aag.data.load_pair("cifar10")          # test is None if the source has none
     photos = aag.data.load("~/Pictures", image_size=64)  # photos.skipped lists the files that could not be read
@@ -15,8 +15,8 @@ from aag.data.datasets import DATASETS, Dataset, data_root, list_datasets, norma
 if TYPE_CHECKING:
     from aag.data.cache import fetch
     from aag.data.imageset import ImageSet
+    from aag.data.listing import Survey, survey
     from aag.data.loading import as_image_sets, load, load_pair
-    from aag.data.surveys import Survey, survey
 
 __all__ = [
     "DATASETS", "Dataset", "ImageSet", "Survey", "as_image_sets", "data_root", "fetch", "list_datasets", "load",
@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 _LAZY = {
-    "ImageSet": "imageset", "fetch": "cache", "Survey": "surveys", "survey": "surveys", "as_image_sets": "loading",
+    "ImageSet": "imageset", "fetch": "cache", "Survey": "listing", "survey": "listing", "as_image_sets": "loading",
     "load": "loading", "load_pair": "loading",
 }  # fmt: skip
 

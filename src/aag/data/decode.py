@@ -7,7 +7,6 @@
   exact pixels.
 """
 
-import io
 import os
 import re
 import stat
@@ -64,21 +63,19 @@ def readable_extensions() -> frozenset[str]:
     return frozenset(ext for ext, name in Image.registered_extensions().items() if name in formats)
 
 
-def decode(source: Path | bytes, size: int) -> np.ndarray:
-    """Return an image file, or the content of one, as uint8 [size, size, 3].
-
-    Raises UnreadableImageError with a short reason.
+def decode(path: Path, size: int) -> np.ndarray:
+    """Return the image as uint8 [size, size, 3]. Raises UnreadableImageError with a short reason.
 
     Large images wait for each other, so that together they stay within the memory budget of this process.
     """
-    with open_image(source) as image:
+    with open_image(path) as image:
         whole = image.size
         # A JPEG can be decoded at a fraction of its size; twice the target is enough for the filter.
         image.draft(None, (2 * size, 2 * size))
-        with _reserve_memory(image, whole, source):
+        with _reserve_memory(image, whole, path):
             decoder = _fast_jpeg_decoder() if image.format == "JPEG" and image.size == whole else None
             if decoder and image.mode in ("RGB", "L"):
-                pixels = _decode_jpeg(source, decoder)
+                pixels = _decode_jpeg(path, decoder)
             else:
                 image.load()
                 pixels = _rgb_square(image)
@@ -97,7 +94,7 @@ def read_orientation(image: Image.Image) -> int:
 
 
 @contextmanager
-def _reserve_memory(image: Image.Image, whole: tuple[int, int], source: Path | bytes) -> Iterator[None]:
+def _reserve_memory(image: Image.Image, whole: tuple[int, int], path: Path) -> Iterator[None]:
     """Refuse an image that is too large, by its header; else hold the memory that decoding needs."""
     width, height = image.size
     pixels = width * height
@@ -111,7 +108,7 @@ def _reserve_memory(image: Image.Image, whole: tuple[int, int], source: Path | b
     if image.info.get("progressive") or image.info.get("progression"):
         needed += whole[0] * whole[1] * _PROGRESSIVE_BYTES_PER_PIXEL
     if image.format != "TIFF":  # of a TIFF only the first picture is read, of others often the whole file
-        needed += len(source) if isinstance(source, bytes) else os.stat(source).st_size
+        needed += os.stat(path).st_size
     budget = decoding_budget()
     try:
         with budget.reserve(needed):
@@ -134,13 +131,11 @@ def _fast_jpeg_decoder() -> Callable[[torch.Tensor, int, bool], torch.Tensor] | 
     return None
 
 
-def _decode_jpeg(source: Path | bytes, decoder: Callable[[torch.Tensor, int, bool], torch.Tensor]) -> np.ndarray:
+def _decode_jpeg(path: Path, decoder: Callable[[torch.Tensor, int, bool], torch.Tensor]) -> np.ndarray:
     """Return uint8 [H, W, 3]."""
     rgb = 3
-    # The copy is writable, as torch expects it.
-    content = np.frombuffer(source, np.uint8).copy() if isinstance(source, bytes) else np.fromfile(source, np.uint8)
     try:
-        return decoder(torch.from_numpy(content), rgb, False).permute(1, 2, 0).numpy()
+        return decoder(torch.from_numpy(np.fromfile(path, np.uint8)), rgb, False).permute(1, 2, 0).numpy()
     except RuntimeError as error:  # "decode_jpeg, FILE.cpp:171, Image is incomplete or truncated"
         raise UnreadableImageError(re.sub(r"^.*\.cpp:\d+, ", "", first_line(error))[:120]) from None
 
@@ -153,34 +148,26 @@ def ignore_warnings() -> Iterator[None]:
         yield
 
 
-def read_size(source: Path | bytes) -> tuple[int, int]:
+def read_size(path: Path) -> tuple[int, int]:
     """Return width and height from the header, without decoding. Raises UnreadableImageError with a short reason."""
-    with open_image(source) as image:
+    with open_image(path) as image:
         return image.size
 
 
 @contextmanager
-def open_image(source: Path | bytes, formats: tuple[str, ...] | None = None) -> Iterator[Image.Image]:
-    """Open an image file, or its content, of these formats, by default any.
-
-    Raise errors until it is closed as UnreadableImageError.
-    """
+def open_image(path: Path, formats: tuple[str, ...] | None = None) -> Iterator[Image.Image]:
+    """Open an image file of these formats, by default any. Raise errors until it is closed as UnreadableImageError."""
     try:
-        if isinstance(source, bytes):
-            length = len(source)
-        else:
-            status = os.stat(source)
-            length = status.st_size
-            if not stat.S_ISREG(status.st_mode):
-                raise UnreadableImageError("not a regular file")  # opening a pipe would block
-        if length == 0:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise UnreadableImageError("not a regular file")  # opening a pipe would block
+        if status.st_size == 0:
             raise UnreadableImageError("empty file")
-        if length > (largest := decoding_budget().total) and not _is_tiff(source):
+        if status.st_size > (largest := decoding_budget().total) and not _is_tiff(path):
             # Some formats are read into memory as soon as they are opened.
-            found, limit = readable_bytes(length), readable_bytes(largest)
+            found, limit = readable_bytes(status.st_size), readable_bytes(largest)
             raise UnreadableImageError(f"the file has {found}, more than the {limit} of memory that may be used")
-        opened = io.BytesIO(source) if isinstance(source, bytes) else source
-        with Image.open(opened, formats=formats or readable_formats()) as image:
+        with Image.open(path, formats=formats or readable_formats()) as image:
             yield image
     except UnreadableImageError:
         raise
@@ -194,8 +181,8 @@ def open_image(source: Path | bytes, formats: tuple[str, ...] | None = None) -> 
         raise UnreadableImageError(first_line(error)[:120]) from None
 
 
-def _is_tiff(source: Path | bytes) -> bool:
-    with io.BytesIO(source[:4]) if isinstance(source, bytes) else source.open("rb") as file:
+def _is_tiff(path: Path) -> bool:
+    with path.open("rb") as file:
         return file.read(4) in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 

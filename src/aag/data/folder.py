@@ -1,4 +1,4 @@
-"""Read a folder of image files of any formats and sizes, on this machine or at a URL.
+"""Read a folder of image files of any formats and sizes.
 
 - Subfolders `train` and `test` (or `val`) are the splits. Without them, the whole folder is the train split.
 - Every image below the folder is taken, at any depth.
@@ -11,17 +11,27 @@
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from aag.data.arrays import SplitArrays, select_indices
-from aag.data.encoded import ImageFiles
 from aag.data.hashes import hash_files
 from aag.data.holdout import choose_held_out, has_test_error, no_labels_error
-from aag.data.listing import Listing, class_folder, list_images, no_image_error, printable, split_folders
+from aag.data.listing import (
+    Listing,
+    Survey,
+    class_folder,
+    list_images,
+    no_image_error,
+    printable,
+    split_folders,
+    survey,
+)
 from aag.data.store import Progress, open_images
+
+__all__ = ["DEFAULT_SIZE", "Listing", "Survey", "list_images", "printable", "read", "survey"]
 
 DEFAULT_SIZE = 32
 
@@ -30,18 +40,15 @@ DEFAULT_SIZE = 32
 class _Part:
     """The files of one split before they are decoded."""
 
-    files: ImageFiles
+    folder: Path
     listing: Listing
+    paths: Sequence[str]
     labels: np.ndarray | None  # int64 [N]; −1 outside the class folders
     variant: str = ""
 
-    def select(self, chosen: np.ndarray, variant: str) -> "_Part":
-        labels = None if self.labels is None else self.labels[chosen]
-        return replace(self, files=self.files.select(chosen), labels=labels, variant=variant)
-
 
 def read(
-    folder: Path | str,
+    folder: Path,
     splits: Collection[str],
     image_size: int | None = None,
     limit: int | None = None,
@@ -51,16 +58,20 @@ def read(
     root: str | Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, SplitArrays]:
-    """Return the requested splits of a folder or a URL. `limit` is the number of images to decode per split.
+    """Return the requested splits that the folder contains. `limit` is the number of images to decode per split.
 
     With `labels` "none", class folders are not looked at. `holdout` is the part of the labelled images that becomes
     the test split. `root` is the folder of the stores.
     """
-    found = list_files(folder)
-    if "test" in found and not found["test"][0].count and not found["test"][1].skipped:
-        del found["test"]
-    classes = _find_classes([files.paths for files, _ in found.values()]) if labels == "known" else []
-    parts = {split: _Part(files, listing, _label(files.paths, classes)) for split, (files, listing) in found.items()}
+    folders = split_folders(folder)
+    listings = {split: list_images(path) for split, path in folders.items()}
+    if "test" in listings and not listings["test"].images and not listings["test"].skipped:
+        del folders["test"], listings["test"]
+    classes = _find_classes(listings.values()) if labels == "known" else []
+    parts = {
+        split: _Part(path, listings[split], listings[split].images, _label(listings[split].images, classes))
+        for split, path in folders.items()
+    }
     if holdout is not None:
         if "test" in parts:
             raise has_test_error(str(folder))
@@ -70,19 +81,9 @@ def read(
     return {s: _decode(part, names, size, limit, root, progress) for s, part in parts.items() if s in splits}
 
 
-def list_files(folder: Path | str) -> dict[str, tuple[ImageFiles, Listing]]:
-    """Return the image files of each split of a folder or a URL."""
-    if isinstance(folder, str):
-        from aag.data.remote import list_remote
-
-        return list_remote(folder)
-    listings = {split: (path, list_images(path)) for split, path in split_folders(folder).items()}
-    return {split: (ImageFiles(path, listing.images), listing) for split, (path, listing) in listings.items()}
-
-
-def _find_classes(splits: Collection[Sequence[str]]) -> list[str]:
+def _find_classes(listings: Collection[Listing]) -> list[str]:
     """Return the class folders. Both splits share them, even if one of them lacks some."""
-    folders = {class_folder(path) for paths in splits for path in paths} - {""}
+    folders = {class_folder(image) for listing in listings for image in listing.images} - {""}
     return sorted(folders) if len(folders) > 1 else []
 
 
@@ -94,28 +95,31 @@ def _label(images: Sequence[str], classes: list[str]) -> np.ndarray | None:
 
 def _hold_out(part: _Part, fraction: float, root: str | Path | None) -> dict[str, _Part]:
     if part.labels is None:
-        raise no_labels_error(part.files.location)
-    held_out = choose_held_out(hash_files(part.files, root), part.labels, fraction)
-    train, test = (
-        part.select(np.flatnonzero(chosen), f"{split} {fraction:g}")
-        for split, chosen in (("train", ~held_out), ("test", held_out))
-    )
-    return {"train": train, "test": replace(test, listing=Listing(file_count=part.listing.file_count))}
+        raise no_labels_error(str(part.folder))
+    held_out = choose_held_out(hash_files(part.folder, part.paths, root), part.labels, fraction)
+    parts = {}
+    for split, chosen in (("train", ~held_out), ("test", held_out)):
+        paths = [path for path, is_chosen in zip(part.paths, chosen, strict=True) if is_chosen]
+        listing = part.listing if split == "train" else Listing(file_count=part.listing.file_count)
+        parts[split] = _Part(part.folder, listing, paths, part.labels[chosen], f"{split} {fraction:g}")
+    return parts
 
 
 def _decode(
     part: _Part, classes: tuple[str, ...], size: int, limit: int | None, root: str | Path | None,
     progress: Progress | None,
 ) -> SplitArrays:  # fmt: skip
-    if limit is not None and limit < part.files.count:
-        part = part.select(select_indices(part.files.count, limit), f"{part.variant} {limit}")
-    paths, labels = part.files.paths, part.labels
-    stored = open_images(part.files, size, root=root, variant=part.variant, progress=progress)
+    paths, labels, variant = part.paths, part.labels, part.variant
+    if limit is not None and limit < len(paths):
+        chosen = select_indices(len(paths), limit)
+        paths, variant = [paths[i] for i in chosen], f"{variant} {limit}"
+        labels = None if labels is None else labels[chosen]
+    stored = open_images(part.folder, paths, size, root=root, variant=variant, progress=progress)
     failures = stored.failures
     skipped = tuple(part.listing.skipped)
     skipped += tuple(f"{printable(paths[i])}: {failures[i]}" for i in sorted(failures))
     if not len(stored.images):
-        raise no_image_error(part.files.location, part.listing, skipped[0] if skipped else "")
+        raise no_image_error(part.folder, part.listing, skipped[0] if skipped else "")
     if failures:
         keep = [i for i in range(len(paths)) if i not in failures]
         paths, labels = [paths[i] for i in keep], None if labels is None else labels[keep]

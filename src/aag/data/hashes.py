@@ -1,35 +1,35 @@
 """Hash the content of files, to choose which images are held out. Hashes are kept in the cache folder."""
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from aag.data.encoded import ImageFiles, Part
+from aag.data.arrays import run_in_threads
 from aag.data.store import Store
-from aag.data.summary import content_hash, file_hash
+from aag.data.summary import file_hash
 from aag.files import atomic_write_path, open_regular
-from aag.provenance import core_count
 
 _log = logging.getLogger(__name__)
 
 
-def hash_files(files: ImageFiles, root: str | Path | None = None) -> np.ndarray:
+def hash_files(folder: Path, paths: Sequence[str], root: str | Path | None = None) -> np.ndarray:
     """Return a hash uint64 [N] of each file's content. Files are read once; then the hashes are in the cache folder."""
-    store = Store(files, 0, root, "hashes")
+    store = Store(folder, paths, 0, root, "hashes")
     file = store.folder / f"{store.key}.npy"
     with suppress(OSError, ValueError, EOFError):
-        if len(kept := np.load(file)) == files.count:
+        if len(kept := np.load(file)) == len(paths):
             return np.asarray(kept, np.uint64)
-    with ThreadPoolExecutor(core_count()) as pool:
-        try:
-            parts = pool.map(lambda part: _hash_part(files.load(part)), files.parts(0, (), 0))
-            hashes = np.array([each for part in parts for each in part], np.uint64)
-        except BaseException:  # Ctrl-C must not wait for a million images
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    hashes = np.zeros(len(paths), np.uint64)
+
+    def hash_range(indices: range) -> None:
+        for i in indices:
+            with suppress(OSError), open_regular(folder / paths[i]) as file:  # decoding gives the reason
+                hashes[i] = file_hash(file)
+
+    run_in_threads(hash_range, len(paths))
     try:
         with store.lock():
             with atomic_write_path(file) as temporary, temporary.open("xb") as out:
@@ -37,16 +37,4 @@ def hash_files(files: ImageFiles, root: str | Path | None = None) -> np.ndarray:
             store.delete_stale()
     except OSError as error:
         _log.warning("cannot write %s: %s", file, error.strerror or error)
-    return hashes
-
-
-def _hash_part(part: Part) -> list[int]:
-    """Hash the content of each item; 0 where there is none, for decoding gives the reason."""
-    hashes = [0] * len(part.items)
-    for place, item in enumerate(part.items):
-        if isinstance(item, bytes):
-            hashes[place] = content_hash(item)
-        elif isinstance(item, str):
-            with suppress(OSError), open_regular(part.folder / item) as file:
-                hashes[place] = file_hash(file)
     return hashes

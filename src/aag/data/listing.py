@@ -1,11 +1,13 @@
-"""List the image files below a folder."""
+"""List the image files below a folder, and survey their sizes."""
 
 import os
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aag.data.decode import readable_extensions
+import numpy as np
+
+from aag.data.arrays import select_indices
+from aag.data.decode import UnreadableImageError, ignore_warnings, read_size, readable_extensions
 from aag.errors import AAGError
 from aag.text import pluralize, printable
 
@@ -23,7 +25,39 @@ class Listing:
     file_count: int = 0
 
 
-def no_image_error(folder: Path | str, listing: Listing, first: str = "") -> AAGError:
+@dataclass(frozen=True)
+class Survey:
+    """The number of images in a folder, and their sizes, estimated from a sample."""
+
+    count: int  # files with an image extension, below the folder or its train/
+    sampled: int  # files whose header was read
+    unreadable: int  # of those
+    shorter_side: int  # median over the sample, in pixels
+    shorter_side_range: tuple[int, int]  # 10th and 90th percentile
+    mean_pixels: float  # width × height
+
+
+def survey(folder: str | Path, sample: int = 200) -> Survey:
+    """Estimate the sizes of a folder's training images from the headers of at most `sample` files. Decodes nothing."""
+    path = split_folders(Path(os.path.expanduser(folder)))["train"]
+    listing = list_images(path)
+    chosen = select_indices(len(listing.images), sample)
+    sizes = []
+    with ignore_warnings():
+        for i in chosen:
+            try:
+                sizes.append(read_size(path / listing.images[i]))
+            except UnreadableImageError:
+                continue
+    if not sizes:
+        raise no_image_error(path, listing)
+    shorter = np.min(sizes, axis=1)
+    low, median, high = np.percentile(shorter, (10, 50, 90), method="lower").tolist()
+    mean_pixels = float(np.prod(np.array(sizes, np.float64), axis=1).mean())
+    return Survey(len(listing.images), len(chosen), len(chosen) - len(sizes), median, (low, high), mean_pixels)
+
+
+def no_image_error(folder: Path, listing: Listing, first: str = "") -> AAGError:
     """Return the error for a folder without a readable image. `first`: a file that failed, with the reason."""
     counts = f"{pluralize(listing.file_count, 'file')}, {len(listing.images)} with an image extension"
     first = first or next(iter(listing.skipped), "")
@@ -41,19 +75,8 @@ def split_folders(folder: Path) -> dict[str, Path]:
     if "train" in folders and test is not None:
         return {"train": folders["train"], "test": test}
     # A single folder `train` is a split. Next to other folders it is a class: the vehicle.
-    is_only = len(folders) == 1 and not any(is_image(child.name) for child in children)
+    is_only = len(folders) == 1 and not any(_is_image(child.name) for child in children)
     return {"train": folders["train"] if is_only and "train" in folders else folder}
-
-
-def split_names(paths: Collection[str]) -> dict[str, str]:
-    """Return the start of the paths of each split, such as "train/", by the rule of `split_folders`."""
-    top = {path.partition("/")[0] for path in paths if "/" in path}
-    folders = {name.lower(): f"{name}/" for name in sorted(top)}
-    test = next((folders[name] for name in TEST_NAMES if name in folders), None)
-    if "train" in folders and test is not None:
-        return {"train": folders["train"], "test": test}
-    is_only = len(folders) == 1 and not any("/" not in path and is_image(path) for path in paths)
-    return {"train": folders["train"] if is_only and "train" in folders else ""}
 
 
 def list_images(folder: Path) -> Listing:
@@ -96,7 +119,7 @@ def class_folder(name: str) -> str:
     return name.split("/", 1)[0] if "/" in name else ""
 
 
-def is_image(name: str) -> bool:
+def _is_image(name: str) -> bool:
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in readable_extensions()
 
 

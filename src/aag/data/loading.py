@@ -1,7 +1,6 @@
 """`load`, `load_pair` and `as_image_sets`: turn what a user gives into `ImageSet`s."""
 
 import os
-import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +14,7 @@ from aag.data.arrays import SplitArrays, check_options, make_square, take, to_ch
 from aag.data.cache import read_dataset
 from aag.data.datasets import DATASETS, SPLITS, data_root
 from aag.data.holdout import check_holdout, has_test_error, hold_out
-from aag.data.hub import PREFIX as HUB_PREFIX
 from aag.data.imageset import ImageSet
-from aag.data.remote import is_url
-from aag.data.shard_files import find_shards, is_remote
 from aag.errors import AAGError, unknown
 from aag.text import printable
 
@@ -58,11 +54,7 @@ def load(
     holdout: float | None = None,
     progress: Progress | None = None,
 ) -> ImageSet:
-    """Load one split of a known data set (see `DATASETS`), a folder of image files, shards or an .npz file.
-
-    Shards are tar archives as WebDataset writes them, Parquet or Arrow files: one, a pattern such as
-    "train-{000..099}.tar", or a folder of them. Folders and shards may be URLs. "hf:OWNER/NAME" is a data set of the
-    Hugging Face Hub.
+    """Load one split of a known data set (see `DATASETS`), of an .npz file or of a folder of image files.
 
     `root` is the folder of the known data sets and of the decoded images (default: the environment variable AAG_DATA,
     else ~/.cache/aag). `image_size` crops images to their centre square and resizes it. Without it, images of a folder
@@ -173,8 +165,11 @@ def _load_splits(source: str | Path, splits: Collection[str], options: _Options)
         found = read_dataset(dataset, [split for split in wanted if split in dataset.splits], options.root)
         name, is_folder = source, False
     else:
-        found, is_folder = _read_source(str(source), splits, wanted, options)
-        name = printable(source_name(str(source))) or "images"
+        path = Path(os.path.expanduser(source))
+        is_folder = bool(str(source)) and os.path.isdir(path)
+        found = _read_folder(path, splits, options) if is_folder else _read_file(path, str(source), wanted)
+        absolute = Path(os.path.abspath(path))
+        name = printable(absolute.name if is_folder else absolute.stem) or "images"
     out = {}
     for split, content in found.items():
         content = take(content, options.limit)
@@ -205,29 +200,10 @@ def _apply_labels(sets: dict[str, ImageSet], options: _Options) -> dict[str, Ima
     return sets | {"train": train, "test": test}
 
 
-def source_name(source: str) -> str:
-    """Return the last part of a path, a URL or a name of the Hub, without an extension of a file."""
-    if is_remote(source):
-        name = source.rstrip("/").rpartition("/")[2].removeprefix(HUB_PREFIX)
-        return re.sub(r"\.(tar|parquet|arrow)$", "", name)
-    absolute = Path(os.path.abspath(os.path.expanduser(source)))
-    return absolute.name if os.path.isdir(absolute) else absolute.stem
+def _read_folder(path: Path, splits: Collection[str], options: _Options) -> dict[str, SplitArrays]:
+    from aag.data import folder
 
-
-def _read_source(
-    source: str, splits: Collection[str], wanted: Collection[str], options: _Options
-) -> tuple[dict[str, SplitArrays], bool]:
-    """Read shards, a folder, a URL or a file; also return whether labels and holdout were applied."""
-    if source and (shards := find_shards(source)) is not None:
-        from aag.data import sharded
-
-        return sharded.read(shards, **vars(options)), True
-    path = Path(os.path.expanduser(source))
-    if source and (is_url(source) or os.path.isdir(path)):
-        from aag.data import folder
-
-        return folder.read(source if is_url(source) else path, splits, **vars(options)), True
-    return _read_file(path, source, wanted), False
+    return folder.read(path, splits, **vars(options))
 
 
 def _channels_first(images: np.ndarray) -> torch.Tensor:
@@ -236,7 +212,7 @@ def _channels_first(images: np.ndarray) -> torch.Tensor:
 
 
 def _read_file(path: Path, source: str, splits: Collection[str]) -> dict[str, SplitArrays]:
-    expected = f"give a folder, shards, an .npz or one of {', '.join(DATASETS)}"
+    expected = f"give a folder, an .npz or one of {', '.join(DATASETS)}"
     if not source or not os.path.exists(path):
         if path.suffix or os.sep in source or "/" in source or source.startswith((".", "~")):
             raise AAGError(f"no such file or folder: {source}; {expected}")

@@ -4,9 +4,9 @@ A server process imports what decoding needs and forks a worker for each connect
 share memory. They copy no state of this process, so scripts need no `if __name__ == "__main__"`. If a damaged file
 kills a worker, only that file is lost. Linux only; other systems use threads.
 
-A message is JSON. Contents and pixels follow it as they are: a worker that a hostile file took over cannot make
-this process run code. Before it decodes a large picture, a worker asks for memory: `{"reserve": bytes}`; it returns it
-by `{"reserve": 0}`.
+A message is JSON, and pixels follow it as they are: a worker that a hostile file took over cannot make this process run
+code. Before it decodes a large picture, a worker asks for memory: `{"reserve": bytes}`; it returns it by
+`{"reserve": 0}`.
 """
 
 import json
@@ -18,7 +18,7 @@ import struct
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock, local
@@ -27,8 +27,6 @@ from typing import Any
 import numpy as np
 
 from aag.data import memory
-from aag.data.decode import UnreadableImageError
-from aag.data.encoded import Item
 from aag.data.parallel_decode import Chunk, decode_chunk, join_chunks
 from aag.data.summary import ChunkSummary, summarize_chunk
 
@@ -66,8 +64,8 @@ class Workers:
         self.close()
         raise WorkersUnavailableError("the server did not start")
 
-    def decode(self, folder: Path, paths: Sequence[Item], size: int) -> Chunk:
-        """Decode a few images in this thread's worker; see `decode_chunk`."""
+    def decode(self, folder: Path, paths: list[str], size: int) -> Chunk:
+        """Decode a few files in this thread's worker."""
         try:
             return self._ask(folder, paths, size)
         except (OSError, EOFError, ValueError):  # the worker died
@@ -88,7 +86,7 @@ class Workers:
         self._server.kill()
         self._server.wait()
 
-    def _ask(self, folder: Path, paths: Sequence[Item], size: int) -> Chunk:
+    def _ask(self, folder: Path, paths: list[str], size: int) -> Chunk:
         if not hasattr(self._connections, "own"):
             own, there = socket.socketpair()
             with there, self._lock:
@@ -96,12 +94,7 @@ class Workers:
                 self._all.append(own)
             self._connections.own = own
         connection: socket.socket = self._connections.own
-        _send(
-            connection, {"folder": os.path.abspath(folder), "items": [_describe(item) for item in paths], "size": size}
-        )
-        for item in paths:
-            if isinstance(item, bytes):
-                connection.sendall(item)
+        _send(connection, {"folder": os.path.abspath(folder), "paths": paths, "size": size})
         with ExitStack() as reserved:  # also returned if the worker dies
             while "reserve" in (answer := _receive(connection)):
                 reserved.close()
@@ -176,8 +169,7 @@ def _work(connection: socket.socket) -> None:
     memory.use_budget(_RemoteBudget(connection))
     while True:
         asked = _receive(connection)
-        items = [_receive_item(connection, each) for each in asked["items"]]
-        chunk = decode_chunk(Path(asked["folder"]), items, asked["size"])
+        chunk = decode_chunk(Path(asked["folder"]), asked["paths"], asked["size"])
         answer = {
             "sums": chunk.summary.sums.tolist(),
             "digests": [digest.hex() for digest in chunk.summary.digests],
@@ -185,23 +177,6 @@ def _work(connection: socket.socket) -> None:
         }
         _send(connection, answer)
         connection.sendall(chunk.images.reshape(-1).data)
-
-
-def _describe(item: Item) -> str | int | list[str]:
-    """Return a path as it is, the length of a content, which is sent afterwards, or a reason in a list."""
-    if isinstance(item, UnreadableImageError):
-        return [str(item)]
-    return len(item) if isinstance(item, bytes) else item
-
-
-def _receive_item(connection: socket.socket, described: Any) -> Item:
-    if isinstance(described, str):
-        return described
-    if isinstance(described, list):
-        return UnreadableImageError(*described)
-    content = np.empty(described, np.uint8)
-    _receive_into(connection, content)
-    return content.tobytes()
 
 
 def _send(connection: socket.socket, message: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Open images by name, from a folder, single files, shards, a URL, an .npz or a known data set."""
+"""Open images by name, from a folder, single files, an .npz or a known data set."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,6 @@ from aag import data
 from aag.data import DATASETS, ImageSet
 from aag.data.decode import UnreadableImageError, decode, resize_square
 from aag.data.listing import TEST_NAMES, class_folder, list_images
-from aag.data.shard_files import is_remote, is_sharded
 from aag.errors import AAGError
 from aag.text import printable
 
@@ -77,7 +76,7 @@ def class_folders(names: Sequence[str]) -> list[str] | None:
 def open_source(
     images: str | Path | Sequence[str | Path], size: int, *, data_root: str | Path | None = None
 ) -> ImageSource:
-    """Find the images of a folder, of files, of shards, of a URL, of an .npz or of a known data set.
+    """Find the images of a folder, of files, of an .npz or of a known data set.
 
     Images of a folder are named by their path inside it, and by the folder too if there are several. Files keep the
     given name. Images of an .npz or a data set are `train/00012`. `size`: the side that sets are resized to.
@@ -85,7 +84,7 @@ def open_source(
     given = [images] if isinstance(images, str | Path) else list(images)
     if not given:
         raise AAGError("no images given; give a folder, files, an .npz or a data set")
-    if len(given) == 1 and _is_set(str(given[0])):
+    if len(given) == 1 and (str(given[0]) in DATASETS or str(given[0]).lower().endswith(".npz")):
         return _open_set(str(given[0]), size, data_root)
     names: list[str] = []
     paths: list[str] = []
@@ -118,7 +117,7 @@ def open_source(
 
 def reopen_source(source: str, names: list[str], size: int, *, data_root: str | Path | None = None) -> ImageSource:
     """Return the images of an embedding table from their original source. Loading fails for missing files."""
-    if _is_set(source):
+    if source in DATASETS or source.lower().endswith(".npz"):
         return _open_set(source, size, data_root)
     return ImageSource(source, names, [os.path.join(source, name) for name in names])
 
@@ -126,14 +125,8 @@ def reopen_source(source: str, names: list[str], size: int, *, data_root: str | 
 def _open_set(source: str, size: int, data_root: str | Path | None) -> ImageSource:
     train, test = data.load_pair(source, root=data_root, image_size=size)
     sets = (train,) if test is None else (train, test)
-    names = [name for each in sets for name in each.names or [f"{each.split}/{i:05d}" for i in range(len(each))]]
-    is_path = source not in DATASETS and not is_remote(source)
-    return ImageSource(os.path.abspath(source) if is_path else source, names, sets=sets)
-
-
-def _is_set(source: str) -> bool:
-    """Return whether a source is loaded as a whole, not file by file."""
-    return source in DATASETS or source.lower().endswith(".npz") or is_remote(source) or is_sharded(source)
+    names = [f"{each.split}/{i:05d}" for each in sets for i in range(len(each))]
+    return ImageSource(source if source in DATASETS else os.path.abspath(source), names, sets=sets)
 
 
 def _is_unicode(name: str) -> bool:
