@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,7 @@ class Soak:
             os.dup2(written, 1)
             os.dup2(written if not out else os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), 2)
             prepare()
+            sys.stdout, sys.stderr = (open(number, "w", 1, closefd=False) for number in (1, 2))  # noqa: SIM115
             code = main(words)
             sys.stdout.flush()
         except BaseException:
@@ -437,5 +438,7 @@ if __name__ == "__main__":
     for part in parts:
         print(f"{part.name}: " + ", ".join(f"{name} ({count})" for name, count in part.found.items()))
     if options.json:
-        options.json.write_text(json.dumps([asdict(part) for part in parts], indent=1) + "\n")
+        options.json.write_text(
+            json.dumps([{**vars(part), "found": dict(part.found)} for part in parts], indent=1) + "\n"
+        )
     sys.exit(any(part.failures for part in parts))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,8 @@ def verify(path: Path) -> Header:
                 digest.update(buffer[:count])
             if digest.hexdigest() != header.hash:
                 raise DamagedFileError(f"{path} is damaged: its checksum is wrong")
+        elif any(re.fullmatch("[0-9a-f]{64}", text) for text in header.metadata.values()):
+            raise DamagedFileError(f"{path} is damaged: its checksum has another name")
     return header
 
 

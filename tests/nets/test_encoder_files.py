@@ -141,7 +141,8 @@ def test_flipped_bits_do_not_load(encoder, tmp_path):
     save(encoder, path, {"epoch": "3"})
     content = path.read_bytes()
     draw = random.Random(0)
-    for place in [0, 3, 8, 20, *(draw.randrange(len(content)) for _ in range(40)), len(content) - 1]:
+    name = content.index(b"sha256")
+    for place in [0, 3, 8, 20, name, name + 5, *(draw.randrange(len(content)) for _ in range(40)), len(content) - 1]:
         path.write_bytes(content[:place] + bytes([content[place] ^ 1 << draw.randrange(8)]) + content[place + 1 :])
         with pytest.raises(AAGError) as caught:
             load(path)
