@@ -21,10 +21,6 @@ class NotFiniteError(AAGError):
     """Training has reached NaN or infinity: its last checkpoint is good, what came after is not."""
 
 
-class NotFiniteError(AAGError):
-    """Training has reached NaN or infinity: its last checkpoint is good, what came after is not."""
-
-
 class KernelsUnsupportedError(AAGError):
     """What the kernels cannot compute and plain PyTorch can: training falls back on it."""
 

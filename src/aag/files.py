@@ -26,10 +26,6 @@ def as_path(value: object) -> Path:
     return Path(value)
 
 
-def temporary_path(path: Path) -> Path:
-    """Return a new name next to `path`, which `remove_stale_temporaries` knows."""
-    return path.with_name(f".{path.name}.{uuid4().hex}.tmp")
-
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")  # of `atomic_write_path`, with the name of the file
 STALE_SECONDS = 3600.0  # nothing here is written for so long
 

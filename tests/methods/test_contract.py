@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from aag import AAGError
+from aag import AAGError, tensor_files
 from aag.augment import Augmentation
 from aag.cli.parsing import field_docs
 from aag.data import ImageSet
 from aag.methods import Method, MethodContext, MethodSettings, StepOutput, load_method, methods, register_method
 from aag.nets import NetworkSettings
 from aag.settings import TrainSettings
-from aag.training import DataSettings, Execution, RunSettings, build_encoder, checkpoint, recipe_settings
+from aag.training import DataSettings, Execution, RunSettings, build_encoder, recipe_settings
 from aag.training.batches import Batch, Batches
 from aag.training.runtime import Runtime
 from aag.training.step import Step
@@ -162,8 +162,8 @@ def test_its_state_goes_through_a_checkpoint(name, photographs, tmp_path):
     whole, resumed = make(name, photographs), make(name, photographs, seed=1)
     for step in (0, 1):
         whole.step(whole.batch(step), 0.05)
-    checkpoint.save(tmp_path / "last.ckpt", whole.step.state(), {})
-    resumed.step.load_state(checkpoint.load(tmp_path / "last.ckpt")[0])
+    tensor_files.write(tmp_path / "state", tensor_files.to_row_major(whole.step.state()), {})
+    resumed.step.load_state(tensor_files.read(tmp_path / "state")[1])
     for made in (whole, resumed):
         made.statistics = made.step(whole.batch(2), 0.05)
     assert torch.equal(whole.statistics, resumed.statistics)

@@ -81,20 +81,9 @@ def test_a_signal_to_one_process_saves_and_another_number_of_them_resumes(folder
 
 
 def test_torchrun_restarts_a_process_that_dies(folder):
-    words = [
-        "--nproc-per-node",
-        "2",
-        "--max-restarts",
-        "1",
-        "-m",
-        "aag",
-        "train",
-        "--data",
-        "tiny.npz",
-        "--out",
-        "dies",
-    ]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", *words, *OPTIONS, "--method", f"{FAULTY}:Dying"]
+    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "-m", "aag"]
+    words = ["train", "--data", "tiny.npz", "--out", "dies", *OPTIONS, "--method", f"{FAULTY}:Dying"]
+    torchrun = [sys.executable, "-m", *launcher, *words]
     ran = subprocess.run(torchrun, cwd=folder, capture_output=True, text=True, timeout=300, env=dict(os.environ))
     assert ran.returncode == 0, ran.stderr
     run = Run(folder / "dies")
