@@ -62,8 +62,16 @@ def process_group(device: torch.device) -> Iterator[None]:
         raise AAGError(f"{launch.size} processes need {' and '.join(missing)}; start them with torchrun")
     # NCCL needs a GPU per process. Gloo lets processes share one, and serves tensors on the CPU.
     own_gpu = device.type == "cuda" and launch.local_size <= torch.cuda.device_count()
-    options = {"device_id": device} if own_gpu else {}
-    dist.init_process_group(f"cpu:gloo,cuda:{'nccl' if own_gpu else 'gloo'}", **options)  # type: ignore[arg-type]
+    # After a restart, torchrun may serve the same store, with addresses of processes that have died.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store, _, _ = next(dist.rendezvous("env://"))
+    dist.init_process_group(
+        f"cpu:gloo,cuda:{'nccl' if own_gpu else 'gloo'}",
+        store=dist.PrefixStore(f"attempt {attempt}", store),
+        rank=launch.rank,
+        world_size=launch.size,
+        device_id=device if own_gpu else None,
+    )
     _control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
     try:
         yield

@@ -123,7 +123,7 @@ def test_input_is_unchanged_and_an_empty_batch_stays_empty(photographs, name):
     ("arguments", "message"),
     [
         (("Rotat", IMAGES, 3), r"Rotat\b.*did you mean.*Rotate"),
-        ((None, IMAGES, 3), "unknown operation 'None'"),
+        ((None, IMAGES, 3), "unknown operation None"),
         (("Rotate", IMAGES, float("nan")), "Rotate needs finite magnitudes, not nan"),
         (("Solarize", IMAGES, torch.tensor([1, float("inf")])), "Solarize needs finite magnitudes, not inf"),
         (("Color", IMAGES, "strong"), "Color takes a number or a tensor as its magnitude, not 'strong'"),

@@ -128,7 +128,7 @@ def test_evaluate_without_the_linear_layer_and_with_another_k(trained):
     ("words", "told"),
     [
         (["--k", "0"], "k must be at least 1"),
-        (["--linear-epochs", "0"], "epochs and batch_size must be at least 1"),
+        (["--linear-epochs", "0"], "epochs must be at least 1 and at most"),
         (["--precision", "fp16"], "--precision takes one of auto, bf16, fp32, not 'fp16'"),
         (["--data", "smaple"], "unknown data set 'smaple'; did you mean sample"),
     ],

@@ -218,11 +218,16 @@ def _read_source(
     source: str, splits: Collection[str], wanted: Collection[str], options: _Options
 ) -> tuple[dict[str, SplitArrays], bool]:
     """Read shards, a folder, a URL or a file; also return whether labels and holdout were applied."""
+    path = Path(os.path.expanduser(source))
+    for dataset in DATASETS.values():
+        if path.name in [archive.file for archive in dataset.archives] and os.path.exists(path):
+            raise AAGError(
+                f"{source} is an archive of {dataset.name}: move it to {data_root()} and load {dataset.name}"
+            )
     if source and (shards := find_shards(source)) is not None:
         from aag.data import sharded
 
         return sharded.read(shards, **vars(options)), True
-    path = Path(os.path.expanduser(source))
     if source and (is_url(source) or os.path.isdir(path)):
         from aag.data import folder
 
@@ -241,11 +246,6 @@ def _read_file(path: Path, source: str, splits: Collection[str]) -> dict[str, Sp
         if path.suffix or os.sep in source or "/" in source or source.startswith((".", "~")):
             raise AAGError(f"no such file or folder: {source}; {expected}")
         raise unknown("data set", source, DATASETS, hint="and there is no file or folder of that name")
-    for dataset in DATASETS.values():
-        if path.name in [archive.file for archive in dataset.archives]:
-            raise AAGError(
-                f"{source} is an archive of {dataset.name}: move it to {data_root()} and load {dataset.name}"
-            )
     if path.suffix.lower() != ".npz":
         raise AAGError(f"{source} is neither a folder nor an .npz; {expected}")
     found = npz.read(path, splits)

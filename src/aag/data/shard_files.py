@@ -124,7 +124,7 @@ def _folder_shards(folder: Path) -> list[Shard]:
     """
     shards: list[Shard] = []
     subfolders = ("data", "train", *TEST_NAMES)
-    is_dict = (folder / "dataset_dict.json").is_file()  # of datasets, whose splits may have any name
+    is_dict = os.path.isfile(folder / "dataset_dict.json")  # of datasets, whose splits may have any name
     for place in (folder, *(folder / name for name in subfolders)):
         try:
             with os.scandir(place) as entries:
@@ -135,7 +135,7 @@ def _folder_shards(folder: Path) -> list[Shard]:
                         return []
                     if _is_shard(entry.name) and entry.is_file():
                         shards.append(_local_shard(Path(entry.path), os.path.relpath(entry.path, folder)))
-        except OSError:
+        except (OSError, ValueError):  # missing, unreadable, or a null character in the name
             continue
     return sorted(shards, key=lambda shard: shard.path)
 
