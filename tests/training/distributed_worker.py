@@ -29,7 +29,7 @@ from aag.training.schedule import learning_rate
 from aag.training.step import Step
 
 VICREG = str(Path(__file__).parents[2] / "examples" / "vicreg.py") + ":VICReg"
-BATCH, IMAGES = 16, 48
+BATCH, STEPS, IMAGES = 16, 20, 48
 CASES: dict[str, dict[str, Any]] = {
     "aag": {"method": "aag"},
     "aag, per view": {"method": "aag", "forward": "per-view"},
@@ -97,7 +97,7 @@ def train(method: str, **options: Any) -> Trained:
         return gather_rows(features, IMAGES), gather_rows(embeddings, IMAGES)
 
     losses, gradients = [], {}
-    for at in range(20 if method == "aag" else 12):  # of three per epoch
+    for at in range(STEPS):
         epoch, place = divmod(at, IMAGES // BATCH)
         if place == 0:
             learner.before_epoch(epoch, extract)
