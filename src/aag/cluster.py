@@ -85,7 +85,7 @@ def _check_matrix(x: Tensor, purpose: str) -> float:
         raise AAGError(f"{purpose} takes float32 or float64 points [N, d], not {describe(x)}")
     largest = x.abs().amax().item()
     if not isfinite(largest):
-        raise AAGError(f"{purpose} takes finite numbers, and these hold NaN or infinity; lower the learning rate")
+        raise AAGError(f"{purpose} takes finite numbers, but these contain NaN or infinity; lower the learning rate")
     return largest
 
 

@@ -1,9 +1,9 @@
-"""Several processes that train one model: who they are, and what they send each other.
+"""Train one model with several processes: their ranks, and the exchange of tensors and decisions.
 
     torchrun --nproc-per-node 4 -m aag train --data cifar10
 
-Every process holds the whole model and an equal share of each batch. Outside of `process_group` there is one process,
-and every function here returns its argument.
+Every process holds the whole model and an equal share of each batch. Outside `process_group` there is one process, and
+the functions here return their argument or do nothing.
 """
 
 import os
@@ -59,7 +59,7 @@ def process_group(device: torch.device) -> Iterator[None]:
         yield
         return
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
-        raise AAGError(f"{launch.size} processes need {' and '.join(missing)}; start them with torchrun")
+        raise AAGError(f"{launch.size} processes need the environment variables {' and '.join(missing)}; use torchrun")
     # NCCL needs a GPU per process. Gloo lets processes share one, and serves tensors on the CPU.
     own_gpu = device.type == "cuda" and launch.local_size <= torch.cuda.device_count()
     # After a restart, torchrun may serve the same store, with addresses of processes that have died.
@@ -99,7 +99,7 @@ def backend(device: torch.device) -> str:
 
 
 def share(count: int) -> slice:
-    """Return this process's part of `count` rows. The parts are contiguous and differ by at most one row."""
+    """Return the slice of `count` rows that belongs to this process. Slice lengths differ by at most one."""
     return slice(count * rank() // world_size(), count * (rank() + 1) // world_size())
 
 
@@ -216,7 +216,7 @@ def _unflatten(flat: Tensor, targets: list[Tensor]) -> None:
 
 
 def any_process(*flags: bool) -> tuple[bool, ...]:
-    """Return which flags are set in at least one process: all processes decide alike, or they would wait forever."""
+    """Return which flags are set in at least one process, so that all processes decide alike."""
     if world_size() == 1:
         return flags
     found = torch.tensor([int(flag) for flag in flags])
@@ -244,7 +244,7 @@ def on_main(function: Callable[[], T]) -> T:
 
 
 def first_per_machine(function: Callable[[], T]) -> T:
-    """Call a function in one process of each machine, then in the others, which find what it stored."""
+    """Call a function in one process per machine first, then in the others, which reuse what it stored."""
     if world_size() == 1:
         return function()
     first, found, error = read_launch().local_rank == 0, None, ""
@@ -274,4 +274,4 @@ def _raise_any(error: str) -> None:
 
 
 class ToldByMainError(AAGError):
-    """An error that the main process reports."""
+    """An error that the main process has already reported; other processes do not print it."""

@@ -7,7 +7,7 @@ row i of view a, with log-sums l and g = ∂L/∂l:
     ∂L/∂a_i = Σ_b Σ_j (g_i e^(s_ij − l_i) + g_j e^(s_ij − l_j)) b_j
 
 The second part is a_i's role as a negative of image j. If several processes share a batch, each holds its own rows.
-The rows of all others visit it around a ring, in backward with their g and l. So each process computes the whole
+The rows of the others arrive one after the other around a ring, in backward with their g and l. So each process computes the whole
 gradient of its own rows, and no gradient is sent.
 """
 
@@ -58,7 +58,7 @@ class Contrast(NamedTuple):
 
 
 def is_large(images: int) -> bool:
-    """Whether similarities of all pairs of so many images would take more than about 1 GiB."""
+    """Return whether the similarities [n, n] of this many images would take more than about 1 GiB."""
     return 4 * DENSE_MATRICES * images**2 > DENSE_BYTES
 
 
@@ -76,11 +76,11 @@ def contrast(
 
     `keep_positive` adds the positive to every denominator. `sigma` weighs positives as `aag.losses.dclw` does.
 
-    With `group`, the tensors are this process's rows; every process passes as many. Each gets the loss of the global
+    With `group`, the tensors are this process's rows; all processes must pass the same number. Each gets the loss of the global
     batch. If all call its backward with the same gradient, each gets ∂(global loss)/∂(own rows), without a factor of
     the number of processes.
     """
-    if group is None or len(views[0]) > 1:  # one row is enough where other processes have more
+    if group is None or len(views[0]) > 1:  # with several processes, one row each is enough
         check(views[0], views[1], views[2] if len(views) > 2 else None, temperature)
     n = len(views[0]) * (1 if group is None else dist.get_world_size(group))
     chunk = chunk or (1024 if views[0].device.type == "cpu" else 4096)

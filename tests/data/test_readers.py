@@ -264,4 +264,4 @@ def test_pipes_in_an_unpacked_folder_are_refused(root: Path, monkeypatch, refuse
     folder = root / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "data_batch_1")
-    refused(lambda: data.load("cifar10"), "data_batch_1", "no regular file")
+    refused(lambda: data.load("cifar10"), "data_batch_1", "not a regular file")

@@ -22,7 +22,7 @@ SHORT = 12  # characters of a column that is never wrapped
 
 
 def make_console(*, stderr: bool = False, quiet: bool = False, lasting: bool = False) -> Console:
-    """Return a console for text without markup. `lasting`: errors in writing to it do not end the program."""
+    """Return a console for text without markup. With `lasting`, write errors do not end the program."""
     # A path is printed as it is: "photos [old]" holds no markup, and "a:b:c" no emoji.
     file: Any = LastingStream(sys.stdout) if lasting else None
     return Console(markup=False, emoji=False, stderr=stderr, quiet=quiet, file=file)

@@ -31,7 +31,7 @@ class Checkpoints:
         self._newest_is_whole = False  # else a new one replaces it: it must not push out an older one
 
     def load(self) -> Loaded | None:
-        """Return the newest whole checkpoint. None: the run has none. All are damaged: an error."""
+        """Return the newest undamaged checkpoint; None if the run has none. Raise if all are damaged."""
         damaged: list[DamagedFileError] = []
         for path in self.run.checkpoints():
             try:

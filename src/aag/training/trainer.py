@@ -356,7 +356,7 @@ class Trainer:
         self.log(*rows, {"kind": "epoch", **position, "lr": lr, **means, **speed})
 
     def _roll_back(self, error: NotFiniteError) -> None:
-        """Return to the last checkpoint and go on from there at a lower rate, once and if asked for; else raise."""
+        """Resume from the last checkpoint at a lower learning rate, once and with --on-nan retry; otherwise raise."""
         retry = self.on_nan == "retry" and self.progress.lr_factor == 1 and on_main(self._load_checkpoint)
         if not retry:
             on_main(lambda: self._give_up(error))
@@ -421,7 +421,7 @@ class Trainer:
         return extra if self.progress.lr_factor == 1 else {**extra, "lr_factor": str(self.progress.lr_factor)}
 
     def _load_checkpoint(self) -> bool:
-        """Read the run's checkpoint, if it has one, and keep to its number of threads."""
+        """Read the run's checkpoint, if it has one, and use its number of threads."""
         self._loaded = found = self.checkpoints.load() if self.checkpoints else None
         if found and self.runtime.device.type == "cpu" and found.state["processes"] == world_size():
             # The order of sums, and so the last bits, depends on the threads and on the processes.
@@ -474,7 +474,7 @@ class Trainer:
                 "choose another --out"
             )
         if EncoderSpec.from_json(found.state["spec"]) != self.encoder.spec:
-            raise AAGError(f"{run.checkpoint} is of another network than this run's; choose another --out")
+            raise AAGError(f"{run.checkpoint} belongs to another network; choose another --out")
         self._restore(found)
         if found.warning:
             self._note(found.warning)
