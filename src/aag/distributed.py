@@ -33,7 +33,7 @@ class Launch(NamedTuple):
     local_size: int = 1
 
 
-_control: Any = None  # a gloo group for decisions of the host, which must not wait for a GPU
+_control_group: Any = None  # a gloo group for decisions of the host, which must not wait for a GPU
 
 
 def read_launch() -> Launch:
@@ -53,7 +53,7 @@ def read_launch() -> Launch:
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
     """Connect this process to the others inside the block. Does nothing for a single process."""
-    global _control
+    global _control_group
     launch = read_launch()
     if launch.size == 1 or dist.is_initialized():
         yield
@@ -72,11 +72,11 @@ def process_group(device: torch.device) -> Iterator[None]:
         world_size=launch.size,
         device_id=device if own_gpu else None,
     )
-    _control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+    _control_group = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
     try:
         yield
     finally:
-        _control = None
+        _control_group = None
         dist.destroy_process_group()
 
 
@@ -220,7 +220,7 @@ def any_process(*flags: bool) -> tuple[bool, ...]:
     if world_size() == 1:
         return flags
     found = torch.tensor([int(flag) for flag in flags])
-    dist.all_reduce(found, dist.ReduceOp.MAX, group=_control)
+    dist.all_reduce(found, dist.ReduceOp.MAX, group=_control_group)
     return tuple(bool(each) for each in found.tolist())
 
 
@@ -235,11 +235,11 @@ def on_main(function: Callable[[], T]) -> T:
             outcome[0] = function()
         except AAGError as raised:
             error, outcome[1] = raised, str(raised)
-    dist.broadcast_object_list(outcome, 0, group=_control)
+    dist.broadcast_object_list(outcome, 0, group=_control_group)
     if error is not None:
         raise error
     if outcome[1] is not None:
-        raise ToldByMainError(outcome[1])
+        raise ReportedByMainError(outcome[1])
     return outcome[0]
 
 
@@ -267,11 +267,11 @@ def _attempt(function: Callable[[], T]) -> tuple[T | None, str]:
 def _raise_any(error: str) -> None:
     """Raise in all processes if one of them has an error."""
     errors: list[str] = [""] * world_size()
-    dist.all_gather_object(errors, error, group=_control)
+    dist.all_gather_object(errors, error, group=_control_group)
     for number, found in enumerate(errors):
         if found:
-            raise AAGError(found) if number == rank() or is_main() else ToldByMainError(found)
+            raise AAGError(found) if number == rank() or is_main() else ReportedByMainError(found)
 
 
-class ToldByMainError(AAGError):
+class ReportedByMainError(AAGError):
     """An error that the main process has already reported; other processes do not print it."""

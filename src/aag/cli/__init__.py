@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
             return code
     except AAGError as error:
-        if type(error).__name__ != "ToldByMainError":  # by name: importing the class would import torch
+        if type(error).__name__ != "ReportedByMainError":  # by name: importing the class would import torch
             print(f"error{_process()}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
@@ -101,10 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
             return _out_of_memory("this machine")
         if _process() and isinstance(error, RuntimeError) and _is_broken_connection(error):
-            print(
-                f"error{_process()}: the connection to another process is lost; see that process's message",
-                file=sys.stderr,
-            )
+            print(f"error{_process()}: lost the connection to another process; see its message", file=sys.stderr)
             return 2
         raise
 

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from aag.errors import first_line
 
 
-class LastingStream:
+class FaultTolerantStream:
     """A text stream that never raises OSError: after the first one, it drops all text."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -44,7 +44,5 @@ def find_hub_files(source: str) -> dict[str, list[Path]]:
         raise AAGError(f"{source} has the splits {', '.join(names)}; choose one: {source}@{names[0]}")
     files = {split: [Path(each["filename"]) for each in loaded[name].cache_files] for split, name in chosen.items()}
     if not all(files.values()):
-        raise AAGError(
-            f"{source} was loaded, but is not in the cache of datasets; save it with Dataset.save_to_disk and give that folder"
-        )
+        raise AAGError(f"{source} has no files in the cache of datasets; give a folder from save_to_disk")
     return files

@@ -20,7 +20,7 @@ class OverBudgetError(Exception):
 
 
 class Budget:
-    """Bytes that are lent. Requests wait for each other in order, so smaller ones cannot overtake a large one forever."""
+    """Bytes of memory to reserve. Requests are served in order, so a large one does not wait forever."""
 
     def __init__(self, total: int) -> None:
         self.total = self.free = total

@@ -60,9 +60,7 @@ class Arrays:
                 raise ValueError(f"the header of {name} says {nbytes:,} bytes, but it has {found:,}")
             if nbytes > max(_FREE_EXPANSION, _MAX_EXPANSION * self._file_bytes):
                 packed = f"{readable_bytes(nbytes)} in a file of {readable_bytes(self._file_bytes)}"
-                raise ValueError(
-                    f"{name} has {packed}, which is suspicious; if you trust it, save it uncompressed with np.savez"
-                )
+                raise ValueError(f"{name} has {packed}, which is suspicious; if you trust it, use np.savez")
         return self._headers[name]
 
     def check_memory(self, needed: int) -> None:

@@ -217,7 +217,7 @@ class _BlockReader(io.RawIOBase):
                     return
         except ValueError:  # "The HTTP server doesn't appear to support range requests"
             pass
-        raise AAGError(f"the server of {self.url} does not serve parts of files; download the file first")
+        raise AAGError(f"the server of {self.url} does not serve parts of files (range requests); download it first")
 
     def _block(self, number: int) -> bytes:
         window = range(number, min(number + BLOCKS_AHEAD, -(-self.size // BLOCK_BYTES)))

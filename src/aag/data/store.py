@@ -221,9 +221,7 @@ class Store:
             if not entry.name.startswith((self.key, ".lock")):
                 with suppress(OSError):  # in use, on Windows
                     entry.unlink()
-                    _log.info(
-                        "deleted %s, an old copy: files of %s have changed", entry, printable(self.source.location)
-                    )
+                    _log.info("deleted %s: files of %s have changed since", entry, printable(self.source.location))
 
 
 def estimate_total(done: int, part: Part) -> int:

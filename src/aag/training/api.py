@@ -67,7 +67,7 @@ class Execution(Settings):
     on_nan: Literal["stop", "retry"] = "stop"
     """When the loss is no longer finite. retry: resume from the last checkpoint at half the learning rate, once."""
     deterministic: bool = False
-    """Give the same bits for the same seed on the same GPU; slower. A CPU always does, with the same number of threads."""
+    """Get the same bits for the same seed on the same GPU; slower. A CPU does so with the same number of threads."""
     images_on: Literal["auto", "device", "host"] = "auto"
     """device: images are copied to the GPU before training; host: read ahead from memory or disk while training.
     auto: host where they take more than a third of the GPU's free memory."""

@@ -26,7 +26,7 @@ from aag.runs import Run, differences
 from aag.settings import TrainSettings, to_json
 from aag.training.batches import Batches
 from aag.training.callbacks import Callback
-from aag.training.checkpoints import Checkpoints, Loaded
+from aag.training.checkpoints import Checkpoints, LoadedCheckpoint
 from aag.training.deterministic import deterministic_algorithms
 from aag.training.encoders import freeze, load_start_weights
 from aag.training.reading import fits_on_device
@@ -126,7 +126,7 @@ class Trainer:
         self.images_on = images_on
         self.progress = Progress()
         self.history = torch.zeros(0)  # statistics of the current epoch, one row per step
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedCheckpoint | None = None
         self._stack = ExitStack()
 
     def fit(self) -> bool:
@@ -480,7 +480,7 @@ class Trainer:
             self._note(found.warning)
         return True
 
-    def _restore(self, found: Loaded) -> None:
+    def _restore(self, found: LoadedCheckpoint) -> None:
         """Return to a checkpoint; what was logged after it is dropped, and will be logged again."""
         tensors, state = dict(found.tensors), found.state
         history = tensors.pop("history", torch.zeros(0, len(self.step.names)))
