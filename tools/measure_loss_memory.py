@@ -34,7 +34,7 @@ def measure(kind: str, n: int) -> str:
 
 
 def main(sizes: list[int]) -> None:
-    print("| images | embeddings, MiB | [n, n]: MiB | s | in blocks: MiB | s |")
+    print("| images | embeddings, MiB | [n, n], MiB | [n, n], s | in blocks, MiB | in blocks, s |")
     print("|---|---|---|---|---|---|")
     for n in sizes:
         cells = []

@@ -426,7 +426,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     for name, count in {**counts, "outputs": 6, "steps": 100_000, "seed": 0}.items():
         parser.add_argument(f"--{name}", type=int, default=count, help="default: %(default)s")
     methods = ["aag", "moco", "deepcluster", "and", "simclr"]
-    parser.add_argument("--methods", nargs="+", default=methods, help="for random kills, beside aag")
+    parser.add_argument("--methods", nargs="+", default=methods, help="for random kills, in addition to aag")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser.parse_args(arguments)
 

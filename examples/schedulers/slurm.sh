@@ -3,7 +3,7 @@
 #
 #     sbatch examples/schedulers/slurm.sh --data /data/photos --batch-size 4096 --out runs/photos
 #
-# Give --out: a requeued job runs the same command, which resumes the run in that folder. All machines must see it.
+# Give --out, on a file system that all machines share. A requeued job runs the same command and resumes in that folder.
 # Options of sbatch override the lines below: sbatch --nodes=1 --gpus-per-node=4 --ntasks-per-node=4 …
 
 #SBATCH --job-name=aag
@@ -12,9 +12,9 @@
 #SBATCH --ntasks-per-node=8         # one process per GPU
 #SBATCH --cpus-per-task=8
 #SBATCH --time=24:00:00
-#SBATCH --signal=USR1@120           # two minutes before the time limit: save a checkpoint and exit with code 75
-#SBATCH --requeue                   # allow requeueing, by this script and after pre-emption
-#SBATCH --open-mode=append          # a requeued job goes on writing the same log
+#SBATCH --signal=USR1@120           # 120 s before the time limit: save a checkpoint and exit with code 75
+#SBATCH --requeue                   # allow requeueing, by this script and after preemption
+#SBATCH --open-mode=append          # a requeued job appends to the same log
 #SBATCH --output=slurm-%j.log
 
 export MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
@@ -28,7 +28,7 @@ srun --kill-on-bad-exit=0 bash -c '
     exec python -m aag train "$@"' aag "$@"
 code=$?
 
-if [ "$code" -eq 75 ]; then  # stopped by a signal, with everything saved
+if [ "$code" -eq 75 ]; then  # stopped by a signal after saving
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

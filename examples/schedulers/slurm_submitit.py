@@ -2,14 +2,14 @@
 
     python examples/schedulers/slurm_submitit.py --data /data/photos --batch-size 4096 --out runs/photos
 
-All arguments go to `aag train`. Two minutes before the time limit the run is saved, and the job requeues itself.
+All arguments go to `aag train`. Two minutes before the time limit, the run is saved and the job requeued.
 """
 
 import os
 import signal
 import sys
 
-os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"  # aag handles it in training; submitit reads this when imported
+os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"  # before submitit is imported; aag handles it while training
 
 import submitit
 from submitit.helpers import Checkpointable, TorchDistributedEnvironment
@@ -24,15 +24,15 @@ class Train(Checkpointable):
     def __call__(self, *arguments: str) -> int:
         TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
         code = main(["train", *arguments])
-        if code == RESUMABLE:  # stopped by the signal, and saved: now submitit may handle it
+        if code == RESUMABLE:  # stopped and saved: now let submitit handle the signal and requeue the job
             os.kill(os.getpid(), signal.SIGUSR1)
         elif code:
-            raise RuntimeError(f"aag train ended with code {code}; its message is in the log")
+            raise RuntimeError(f"aag train failed with exit code {code}; see its message in the log")
         return code
 
 
 def submit(arguments: list[str], cluster: str = "slurm", **parameters: object) -> submitit.Job:
-    executor = submitit.AutoExecutor(folder="submitit", cluster=cluster, slurm_max_num_timeout=1000)  # requeues
+    executor = submitit.AutoExecutor(folder="submitit", cluster=cluster, slurm_max_num_timeout=1000)  # most requeues
     executor.update_parameters(name="aag", **parameters)
     return executor.submit(Train(), *arguments)
 

@@ -13,7 +13,7 @@ from aag.vectors import check_floats, unit
 
 CHUNK = 2**24  # numbers in a block of distances: 64 MB of float32
 VARIANCE_FLOOR = 1e-12  # relative to the largest variance; less is rounding of float32 features
-SQUARABLE = (1e-12, 1e12)  # magnitudes whose squares and their sums are far from the limits of float32
+SAFE_MAGNITUDES = (1e-12, 1e12)  # magnitudes whose squares and their sums are far from the limits of float32
 MAX_EXPONENT = 100  # a power of two that is a float32, and whose inverse is one
 SPLIT_SHIFT = 1 / 1024  # by which the two halves of a split centroid move, relative to its coordinates
 
@@ -61,7 +61,7 @@ def kmeans(
         _check_matrix(start, "k-means")
         if start.shape != (k, x.shape[1]) or start.dtype != x.dtype:
             raise AAGError(f"k-means needs start centroids {x.dtype} [{k}, {x.shape[1]}], not {describe(start)}")
-    if 0 < largest < SQUARABLE[0] or largest > SQUARABLE[1]:
+    if 0 < largest < SAFE_MAGNITUDES[0] or largest > SAFE_MAGNITUDES[1]:
         power = 2.0 ** max(-MAX_EXPONENT, min(MAX_EXPONENT, frexp(largest)[1]))  # exact, so results stay the same
         scaled = None if start is None else start / power
         labels, centroids = kmeans(x / power, k, iterations=iterations, seed=seed, epoch=epoch, start=scaled)
@@ -85,7 +85,7 @@ def _check_matrix(x: Tensor, purpose: str) -> float:
         raise AAGError(f"{purpose} takes float32 or float64 points [N, d], not {describe(x)}")
     largest = x.abs().amax().item()
     if not isfinite(largest):
-        raise AAGError(f"{purpose} takes finite numbers, and these hold NaN or infinity; lower the learning rate")
+        raise AAGError(f"{purpose} takes finite numbers, but these contain NaN or infinity; lower the learning rate")
     return largest
 
 

@@ -1,9 +1,9 @@
-"""Several processes that train one model: who they are, and what they send each other.
+"""Train one model with several processes: their ranks, and the exchange of tensors and decisions.
 
     torchrun --nproc-per-node 4 -m aag train --data cifar10
 
-Every process holds the whole model and an equal share of each batch. Outside of `process_group` there is one process,
-and every function here returns its argument.
+Every process holds the whole model and an equal share of each batch. Outside `process_group` there is one process, and
+the functions here return their argument or do nothing.
 """
 
 import os
@@ -33,7 +33,7 @@ class Launch(NamedTuple):
     local_size: int = 1
 
 
-_control: Any = None  # a gloo group for decisions of the host, which must not wait for a GPU
+_control_group: Any = None  # a gloo group for decisions of the host, which must not wait for a GPU
 
 
 def read_launch() -> Launch:
@@ -53,13 +53,13 @@ def read_launch() -> Launch:
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
     """Connect this process to the others inside the block. Does nothing for a single process."""
-    global _control
+    global _control_group
     launch = read_launch()
     if launch.size == 1 or dist.is_initialized():
         yield
         return
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
-        raise AAGError(f"{launch.size} processes need {' and '.join(missing)}; start them with torchrun")
+        raise AAGError(f"{launch.size} processes need the environment variables {' and '.join(missing)}; use torchrun")
     # NCCL needs a GPU per process. Gloo lets processes share one, and serves tensors on the CPU.
     own_gpu = device.type == "cuda" and launch.local_size <= torch.cuda.device_count()
     # After a restart, torchrun may serve the same store, with addresses of processes that have died.
@@ -72,11 +72,11 @@ def process_group(device: torch.device) -> Iterator[None]:
         world_size=launch.size,
         device_id=device if own_gpu else None,
     )
-    _control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+    _control_group = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
     try:
         yield
     finally:
-        _control = None
+        _control_group = None
         dist.destroy_process_group()
 
 
@@ -99,7 +99,7 @@ def backend(device: torch.device) -> str:
 
 
 def share(count: int) -> slice:
-    """Return this process's part of `count` rows. The parts are contiguous and differ by at most one row."""
+    """Return the slice of `count` rows that belongs to this process. Slice lengths differ by at most one."""
     return slice(count * rank() // world_size(), count * (rank() + 1) // world_size())
 
 
@@ -216,11 +216,11 @@ def _unflatten(flat: Tensor, targets: list[Tensor]) -> None:
 
 
 def any_process(*flags: bool) -> tuple[bool, ...]:
-    """Return which flags are set in at least one process: all processes decide alike, or they would wait forever."""
+    """Return which flags are set in at least one process, so that all processes decide alike."""
     if world_size() == 1:
         return flags
     found = torch.tensor([int(flag) for flag in flags])
-    dist.all_reduce(found, dist.ReduceOp.MAX, group=_control)
+    dist.all_reduce(found, dist.ReduceOp.MAX, group=_control_group)
     return tuple(bool(each) for each in found.tolist())
 
 
@@ -235,16 +235,16 @@ def on_main(function: Callable[[], T]) -> T:
             outcome[0] = function()
         except AAGError as raised:
             error, outcome[1] = raised, str(raised)
-    dist.broadcast_object_list(outcome, 0, group=_control)
+    dist.broadcast_object_list(outcome, 0, group=_control_group)
     if error is not None:
         raise error
     if outcome[1] is not None:
-        raise ToldByMainError(outcome[1])
+        raise ReportedByMainError(outcome[1])
     return outcome[0]
 
 
 def first_per_machine(function: Callable[[], T]) -> T:
-    """Call a function in one process of each machine, then in the others, which find what it stored."""
+    """Call a function in one process per machine first, then in the others, which reuse what it stored."""
     if world_size() == 1:
         return function()
     first, found, error = read_launch().local_rank == 0, None, ""
@@ -267,11 +267,11 @@ def _attempt(function: Callable[[], T]) -> tuple[T | None, str]:
 def _raise_any(error: str) -> None:
     """Raise in all processes if one of them has an error."""
     errors: list[str] = [""] * world_size()
-    dist.all_gather_object(errors, error, group=_control)
+    dist.all_gather_object(errors, error, group=_control_group)
     for number, found in enumerate(errors):
         if found:
-            raise AAGError(found) if number == rank() or is_main() else ToldByMainError(found)
+            raise AAGError(found) if number == rank() or is_main() else ReportedByMainError(found)
 
 
-class ToldByMainError(AAGError):
-    """An error that the main process reports."""
+class ReportedByMainError(AAGError):
+    """An error that the main process has already reported; other processes do not print it."""

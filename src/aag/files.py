@@ -16,7 +16,7 @@ from uuid import uuid4
 from aag.errors import AAGError, describe
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")  # of `atomic_write_path`, with the name of the file
-STALE_SECONDS = 3600.0  # nothing here is written for so long
+STALE_SECONDS = 3600.0  # older temporary files are leftovers: no write takes this long
 
 
 def as_path(value: object) -> Path:
@@ -24,10 +24,6 @@ def as_path(value: object) -> Path:
     if not isinstance(value, str | os.PathLike) or "\0" in os.fspath(value):  # bytes hold no text, either
         raise AAGError(f"a path must be text or a pathlib.Path without null characters, not {describe(value)}")
     return Path(value)
-
-
-_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")  # of `atomic_write_path`, with the name of the file
-STALE_SECONDS = 3600.0  # nothing here is written for so long
 
 
 def temporary_path(path: Path) -> Path:
@@ -76,7 +72,7 @@ def remove_stale_temporaries(folder: Path, own: Collection[str]) -> None:
 
 
 def is_missing(path: Path) -> bool:
-    """Return whether nothing has this name. False for what may not be looked at: reading it gives the reason."""
+    """Return whether nothing has this name. False without permission to look: reading it then gives the reason."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -91,7 +87,7 @@ def open_regular(path: Path) -> IO[bytes]:
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(None, "it is no regular file")
+        raise OSError(None, "it is not a regular file")
     return open(descriptor, "rb")
 
 

@@ -7,8 +7,8 @@ row i of view a, with log-sums l and g = ∂L/∂l:
     ∂L/∂a_i = Σ_b Σ_j (g_i e^(s_ij − l_i) + g_j e^(s_ij − l_j)) b_j
 
 The second part is a_i's role as a negative of image j. If several processes share a batch, each holds its own rows.
-The rows of all others visit it around a ring, in backward with their g and l. So each process computes the whole
-gradient of its own rows, and no gradient is sent.
+The rows of the others arrive one after the other around a ring, in backward with their g and l. So each process
+computes the whole gradient of its own rows, and no gradient is sent.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ class Contrast(NamedTuple):
 
 
 def is_large(images: int) -> bool:
-    """Whether similarities of all pairs of so many images would take more than about 1 GiB."""
+    """Return whether the similarities [n, n] of this many images would take more than about 1 GiB."""
     return 4 * DENSE_MATRICES * images**2 > DENSE_BYTES
 
 
@@ -76,11 +76,11 @@ def contrast(
 
     `keep_positive` adds the positive to every denominator. `sigma` weighs positives as `aag.losses.dclw` does.
 
-    With `group`, the tensors are this process's rows; every process passes as many. Each gets the loss of the global
-    batch. If all call its backward with the same gradient, each gets ∂(global loss)/∂(own rows), without a factor of
-    the number of processes.
+    With `group`, the tensors are this process's rows; all processes must pass the same number. Each gets the loss of
+    the global batch. If all call its backward with the same gradient, each gets ∂(global loss)/∂(own rows), without a
+    factor of the number of processes.
     """
-    if group is None or len(views[0]) > 1:  # one row is enough where other processes have more
+    if group is None or len(views[0]) > 1:  # with several processes, one row each is enough
         check(views[0], views[1], views[2] if len(views) > 2 else None, temperature)
     n = len(views[0]) * (1 if group is None else dist.get_world_size(group))
     chunk = chunk or (1024 if views[0].device.type == "cpu" else 4096)
@@ -142,12 +142,12 @@ class _LogSums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, logs: Logs, chunk: int, group: dist.ProcessGroup | None) -> Tensor:
         sums = own.new_full((len(logs), own.shape[1]), -torch.inf, dtype=torch.float64)  # else blocks' roundings add up
-        for step, visitor in enumerate(_visitors(own, group)):
+        for step, visitor in enumerate(_ring_tensors(own, group)):
             for rows, columns in _blocks(own.shape[1], chunk):
                 for a, b in sorted({pair for log in logs for pair in log}):
                     s = _similarities(own[a, rows], visitor[b, columns], step == 0 and rows == columns)
                     log_sum = s.logsumexp(dim=1).double()
-                    for t in _with(logs, a, b):
+                    for t in _logs_with(logs, a, b):
                         sums[t, rows] = torch.logaddexp(sums[t, rows], log_sum)
         result = sums.to(own.dtype)
         ctx.save_for_backward(own, result)
@@ -161,20 +161,22 @@ class _LogSums(torch.autograd.Function):
         logs, chunk, group = ctx.settings
         result = torch.zeros_like(own)
         travelling = torch.cat([v.flatten() for v in (own, sums, gradient)])
-        for step, visit in enumerate(_visitors(travelling, group)):
+        for step, visit in enumerate(_ring_tensors(travelling, group)):
             parts = visit.split([own.numel(), sums.numel(), sums.numel()])
             visitor, visitor_sums, visitor_gradient = parts[0].view_as(own), *(v.view_as(sums) for v in parts[1:])
             for rows, columns in _blocks(own.shape[1], chunk):
                 for a, b in sorted({p for log in logs for pair in log for p in (pair, pair[::-1])}):
                     s = _similarities(own[a, rows], visitor[b, columns], step == 0 and rows == columns)
-                    as_anchor = [(sums[t, rows, None], gradient[t, rows, None]) for t in _with(logs, a, b)]
-                    as_negative = [(visitor_sums[t, columns], visitor_gradient[t, columns]) for t in _with(logs, b, a)]
+                    as_anchor = [(sums[t, rows, None], gradient[t, rows, None]) for t in _logs_with(logs, a, b)]
+                    as_negative = [
+                        (visitor_sums[t, columns], visitor_gradient[t, columns]) for t in _logs_with(logs, b, a)
+                    ]
                     on_s = reduce(Tensor.add_, ((s - log_sum).exp_().mul_(g) for log_sum, g in as_anchor + as_negative))
                     result[a, rows].addmm_(on_s, visitor[b, columns])
         return result, None, None, None
 
 
-def _with(logs: Logs, a: int, b: int) -> list[int]:
+def _logs_with(logs: Logs, a: int, b: int) -> list[int]:
     """Return the numbers of the logs in which rows of view a meet columns of view b."""
     return [t for t, log in enumerate(logs) if (a, b) in log]
 
@@ -192,7 +194,7 @@ def _similarities(rows: Tensor, columns: Tensor, same_images: bool) -> Tensor:
     return s
 
 
-def _visitors(own: Tensor, group: dist.ProcessGroup | None) -> Iterator[Tensor]:
+def _ring_tensors(own: Tensor, group: dist.ProcessGroup | None) -> Iterator[Tensor]:
     """Yield this process's tensor, then all others' in ring order; the next one travels while one is in use."""
     if group is None:
         yield own

@@ -16,7 +16,7 @@ def hold_lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file. Raise if another process holds it; warn where the system has no locks."""
     with explain_write_errors(path.parent):
         if path.exists() and not path.is_file():  # opening a pipe would block
-            raise AAGError(f"{path} is no regular file; remove it")
+            raise AAGError(f"{path} is not a regular file; remove it")
         file = path.open("a")
     with file:
         try:
@@ -27,7 +27,7 @@ def hold_lock(path: Path) -> Iterator[None]:
             raise AAGError(f"another process is using {path.parent}; choose another --out") from error
         except (ImportError, OSError) as error:
             reason = "this system" if isinstance(error, ImportError) else "its file system"
-            _log.warning("%s: %s has no locks; start no second command with this --out", path.parent, reason)
+            _log.warning("%s: %s has no locks; do not start a second command with this --out", path.parent, reason)
         yield
 
 

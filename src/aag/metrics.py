@@ -1,4 +1,4 @@
-"""The rows of metrics.jsonl: what each kind must hold to be read."""
+"""Parse metrics.jsonl and skip rows that lack what their kind must hold."""
 
 import json
 from collections.abc import Iterable

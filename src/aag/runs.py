@@ -104,7 +104,7 @@ class Run:
             trained = (self.config_file, self.metrics_file, self.encoder_file, self.skipped_file, self.tracker_file)
             for path in (*trained, *self.checkpoints()):
                 if os.path.lexists(path) and not os.path.isfile(path):  # a pipe would block
-                    raise AAGError(f"{path} is no regular file; remove it, or choose another --out")
+                    raise AAGError(f"{path} is not a regular file; remove it, or choose another --out")
             remove_stale_temporaries(self.folder, {path.name for path in (*trained, self.checkpoint)})
             yield
 
@@ -181,7 +181,7 @@ class Run:
         if different:
             raise AAGError(
                 f"{self.encoder_file} was trained with another {', '.join(sorted(different))} than "
-                f"{self.config_file.name} says; one of them is of another run"
+                f"{self.config_file.name} says; one of the two files belongs to another run"
             )
 
     # --- logging ------------------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from typing import Any
 
 INTERRUPTED = 130  # exit code after Ctrl-C, by a shell's convention
 RESUMABLE = 75  # exit code after a scheduler's signal: EX_TEMPFAIL of sysexits.h, "try again"
-# SLURM warns before it pre-empts a job by SIGUSR1 or SIGTERM. Windows has only the first two of these.
-NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
-STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
+# SLURM sends SIGUSR1 or SIGTERM before it preempts a job. Windows has only the first two of these.
+_STOP_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
+STOP_SIGNALS = tuple(getattr(signal, name) for name in _STOP_NAMES if hasattr(signal, name))
 
 
 class Terminated(KeyboardInterrupt):

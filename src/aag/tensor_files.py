@@ -1,4 +1,4 @@
-"""Tensors as safetensors files with a content hash: written byte for byte alike, verified when read."""
+"""Read and write safetensors files with a content hash. The same content always gives the same bytes."""
 
 import hashlib
 import json
@@ -100,7 +100,7 @@ def verify(path: Path) -> Header:
             if digest.hexdigest() != header.hash:
                 raise DamagedFileError(f"{path} is damaged: its checksum is wrong")
         elif any(re.fullmatch("[0-9a-f]{64}", text) for text in header.metadata.values()):
-            raise DamagedFileError(f"{path} is damaged: its checksum has another name")
+            raise DamagedFileError(f"{path} is damaged: its checksum has an unknown name")
     return header
 
 
@@ -136,10 +136,10 @@ def _parse_header(path: Path, file: IO[bytes]) -> Header:
         content = json.loads(file.read(size))
         metadata = content.get(_METADATA, {})
         if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-            raise ValueError("metadata that are no texts")
+            raise ValueError("metadata that is not text")
         header = Header(content, 8 + size)
         if not all(isinstance(length, int) for shape in header.shapes.values() for length in shape):
-            raise ValueError("shapes that are no numbers")
+            raise ValueError("shapes that are not numbers")
     except OSError as error:
         raise AAGError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -9,7 +9,7 @@ import pytest
 from commands import QUICK
 
 from aag.cli import main
-from aag.cli.streams import LastingStream
+from aag.cli.streams import FaultTolerantStream
 from aag.runs import Run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="special files")
@@ -37,7 +37,7 @@ def test_training_goes_on_without_output(npz, capsys, make, reason):
 
 
 def test_other_streams_are_written_as_they_are(capsys):
-    stream = LastingStream(sys.stdout)
+    stream = FaultTolerantStream(sys.stdout)
     assert stream.write("text\n") == 5
     stream.flush()
     assert capsys.readouterr().out == "text\n"

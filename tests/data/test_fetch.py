@@ -214,7 +214,7 @@ def test_redirects_are_followed(server, target):
 def test_pipe_in_the_way_is_refused(server, target, refused):
     target.parent.mkdir()
     os.mkfifo(target.with_name("file.bin.part"))
-    refused(lambda: quickly(f"{server.url}/file.bin", target, ARCHIVE), "file.bin.part", "no regular file")
+    refused(lambda: quickly(f"{server.url}/file.bin", target, ARCHIVE), "file.bin.part", "not a regular file")
 
 
 def test_known_archives_are_fetched_by_https():

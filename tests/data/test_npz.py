@@ -209,4 +209,4 @@ def test_sizes_are_checked_before_memory_is_allocated(tmp_path, monkeypatch, ref
 
 def test_pipes_are_refused(tmp_path, refused):
     os.mkfifo(tmp_path / "pipe.npz")
-    refused(lambda: data.load(tmp_path / "pipe.npz"), "pipe.npz", "no regular file")
+    refused(lambda: data.load(tmp_path / "pipe.npz"), "pipe.npz", "not a regular file")

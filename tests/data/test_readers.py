@@ -167,7 +167,7 @@ GOOD = {b"data": planes(images(2)), b"labels": [0, 1]}
     [
         (pickle.dumps(Malicious(), protocol=2), ["posix.system" if os.name == "posix" else "nt.system", "do not use"]),
         (b"\x80\x02c__builtin__\neval\n(U\x011tR.", ["__builtin__.eval", "do not use"]),
-        (pickle.dumps({b"data": np.zeros(2, object)}, protocol=4), ["another type than uint8"]),
+        (pickle.dumps({b"data": np.zeros(2, object)}, protocol=4), ["that is not uint8"]),
         (python2_pickle(GOOD | {b"data": planes(images(2)).astype(np.float32)}), ["damaged", "uint8"]),
         (python2_pickle(GOOD | {b"data": planes(images(2))[:, :100]}), ["3×32×32"]),
         (python2_pickle(GOOD | {b"data": [1, 2]}), ["3×32×32"]),
@@ -264,4 +264,4 @@ def test_pipes_in_an_unpacked_folder_are_refused(root: Path, monkeypatch, refuse
     folder = root / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "data_batch_1")
-    refused(lambda: data.load("cifar10"), "data_batch_1", "no regular file")
+    refused(lambda: data.load("cifar10"), "data_batch_1", "not a regular file")

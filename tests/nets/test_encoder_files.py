@@ -101,7 +101,7 @@ def test_files_that_cannot_be_loaded_give_one_line(encoder, tmp_path):
         (foreign, "holds no AAG encoder"),
         (misfit, "do not fit the resnet18"),
         (newer, r"cannot use .*newer\.safetensors: unknown fields .*update aag"),
-        (pipe, "no regular file"),
+        (pipe, "not a regular file"),
     ]:
         with pytest.raises(AAGError, match=line) as caught:
             load(path)

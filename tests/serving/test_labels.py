@@ -123,5 +123,5 @@ def test_summary_and_csv(tmp_path):
 
 def test_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "labels.csv")
-    with pytest.raises(AAGError, match="no regular file"):
+    with pytest.raises(AAGError, match="not a regular file"):
         read_labels(tmp_path / "labels.csv", make_table())

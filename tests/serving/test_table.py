@@ -104,7 +104,7 @@ def test_damaged_and_missing_files_are_one_line(tmp_path, suffix):
             read_table(path)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(AAGError, match="no regular file"):
+    with pytest.raises(AAGError, match="not a regular file"):
         read_table(path)
 
 

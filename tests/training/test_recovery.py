@@ -194,7 +194,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_named(tiny):
 @pytest.mark.parametrize("name", ["last.ckpt", "last.1.ckpt", "metrics.jsonl", "encoder.safetensors", ".lock"])
 def test_a_pipe_in_the_run_folder_blocks_nothing(tmp_path, name):
     os.mkfifo(tmp_path / name)
-    with pytest.raises(AAGError, match=f"{re.escape(name)} is no regular file; remove it"), Run(tmp_path).lock():
+    with pytest.raises(AAGError, match=f"{re.escape(name)} is not a regular file; remove it"), Run(tmp_path).lock():
         pass
 
 
@@ -203,7 +203,7 @@ def test_reading_a_pipe_blocks_nothing(tmp_path, name):
     os.mkfifo(tmp_path / name)
     run = Run(tmp_path)
     read = {"config.json": run.settings, "metrics.jsonl": run.metrics, "last.ckpt": Checkpoints(run).load}
-    with pytest.raises(AAGError, match=f"cannot read .*{re.escape(name)}: it is no regular file"):
+    with pytest.raises(AAGError, match=f"cannot read .*{re.escape(name)}: it is not a regular file"):
         read.get(name, lambda: aag.load(tmp_path))()
 
 

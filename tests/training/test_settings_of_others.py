@@ -23,7 +23,7 @@ def test_a_file_that_a_run_names_is_not_run(tmp_path):
     name = f"{file}:Mine"
     settings = recipe_settings("auto", "sample", "simclr").to_json()
     settings["method"]["name"] = name
-    with pytest.raises(AAGError, match=r"no file that a run folder names is run; if you trust it, add --method .*Mine"):
+    with pytest.raises(AAGError, match=r"runs no file that a run folder names; if you trust it, add --method .*Mine"):
         RunSettings.from_json(settings)
     assert not file.with_suffix(".ran").exists()
     load_method(name)  # what --method does

@@ -150,7 +150,7 @@ def test_a_file_system_without_locks_trains_all_the_same_and_says_so(tiny, monke
     monkeypatch.setattr("fcntl.flock", without)
     assert tiny.train(epochs=1).complete
     assert caplog.messages == [
-        f"{tiny.run.folder}: its file system has no locks; start no second command with this --out"
+        f"{tiny.run.folder}: its file system has no locks; do not start a second command with this --out"
     ]
 
 

@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
             return code
     except AAGError as error:
-        if type(error).__name__ != "ToldByMainError":  # without importing torch
+        if type(error).__name__ != "ReportedByMainError":  # by name: importing the class would import torch
             print(f"error{_process()}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
             return _out_of_memory("this machine")
         if _process() and isinstance(error, RuntimeError) and _is_broken_connection(error):
-            print(f"error{_process()}: the connection to another process broke; see its message", file=sys.stderr)
+            print(f"error{_process()}: lost the connection to another process; see its message", file=sys.stderr)
             return 2
         raise
 
@@ -113,7 +113,7 @@ def _out_of_memory(where: str) -> int:
 
 
 def _process() -> str:
-    """Name this process, where it is one of several."""
+    """Return the rank of this process for messages; empty if there is only one."""
     return f" (process {os.environ.get('RANK')})" if os.environ.get("WORLD_SIZE", "1") != "1" else ""
 
 

@@ -14,17 +14,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
-from aag.cli.streams import LastingStream
+from aag.cli.streams import FaultTolerantStream
 from aag.text import printable
 
-TOLD = ("aag.data", "aag.locks", "aag.training")  # loggers whose messages are for users
+USER_LOGGERS = ("aag.data", "aag.locks", "aag.training")  # their messages are for users
 SHORT = 12  # characters of a column that is never wrapped
 
 
-def make_console(*, stderr: bool = False, quiet: bool = False, lasting: bool = False) -> Console:
-    """Return a console for text without markup. `lasting`: errors in writing to it do not end the program."""
+def make_console(*, stderr: bool = False, quiet: bool = False, ignore_write_errors: bool = False) -> Console:
+    """Return a console for text without markup. With `ignore_write_errors`, write errors do not end the program."""
     # A path is printed as it is: "photos [old]" holds no markup, and "a:b:c" no emoji.
-    file: Any = LastingStream(sys.stdout) if lasting else None
+    file: Any = FaultTolerantStream(sys.stdout) if ignore_write_errors else None
     return Console(markup=False, emoji=False, stderr=stderr, quiet=quiet, file=file)
 
 
@@ -110,7 +110,7 @@ def decoding_progress(console: Console | None = None) -> Iterator[Callable[[int,
 @contextmanager
 def _print_messages(console: Console) -> Iterator[None]:
     """Print what the library logs for users."""
-    handler, logs = _PrintRecords(console), [logging.getLogger(name) for name in TOLD]
+    handler, logs = _PrintRecords(console), [logging.getLogger(name) for name in USER_LOGGERS]
     before = [(log.level, log.propagate) for log in logs]
     for log in logs:
         log.addHandler(handler)

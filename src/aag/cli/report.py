@@ -23,7 +23,7 @@ class Report(Settings):
     points: Annotated[int, Range(at_least=10, at_most=50_000)] = POINTS
     """Images on the map, at most; a slow machine takes fewer."""
     method: str | None = None
-    """FILE.py:CLASS of a run that was trained with a method of your own. Its code is run; without this it is not."""
+    """FILE.py:CLASS, for a run with a method of your own. The file's code is run only if you give this."""
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
     device: str = "auto"

@@ -28,7 +28,7 @@ SUBCOMMANDS = {"page": Page}
 
 def run(arguments: list[str]) -> int:
     if arguments[:1] != ["page"]:
-        return reproduce(parse(Reproduce, "reproduce", arguments), make_console(lasting=True))
+        return reproduce(parse(Reproduce, "reproduce", arguments), make_console(ignore_write_errors=True))
     options = parse(Page, "reproduce page", arguments[1:])
     for text in write_pages(options.results, options.out, options.markdown):
         print(f"warning: {text}", file=sys.stderr)

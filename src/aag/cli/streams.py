@@ -1,4 +1,4 @@
-"""Standard output that a long command outlives: a full disk, a reader that goes away, a closed terminal."""
+"""Keep a long command running when its output fails: a full disk, a closed pipe or terminal."""
 
 import contextlib
 import os
@@ -9,8 +9,8 @@ from typing import Any, TextIO
 from aag.errors import first_line
 
 
-class LastingStream:
-    """A text stream for a run that must not end with its output: after the first error, all text is dropped."""
+class FaultTolerantStream:
+    """A text stream that never raises OSError: after the first one, it drops all text."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.has_failed = stream, False
@@ -38,7 +38,7 @@ class LastingStream:
 
 
 def discard(stream: TextIO) -> None:
-    """Send what is still to be written nowhere: the interpreter must not fail to flush it at its end."""
+    """Redirect a stream to the null device, so that flushing it at exit cannot fail."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:

@@ -10,7 +10,7 @@ import tyro
 from aag.cli.output import Printer, decoding_progress, make_console
 from aag.cli.parsing import option_types, options_in, options_of, parse_sections
 from aag.data.datasets import DATASETS
-from aag.distributed import ToldByMainError, read_launch
+from aag.distributed import ReportedByMainError, read_launch
 from aag.errors import AAGError, first_line
 from aag.methods import load_method, methods
 from aag.nets import NetworkSettings
@@ -50,8 +50,8 @@ def run(arguments: list[str]) -> int:
     try:
         request = parse_train(arguments)
     except AAGError as error:
-        raise error if is_main else ToldByMainError(str(error)) from error
-    console = make_console(quiet=not is_main, lasting=True)
+        raise error if is_main else ReportedByMainError(str(error)) from error
+    console = make_console(quiet=not is_main, ignore_write_errors=True)
     sets: Any = None
 
     def on_loaded(loaded: Any) -> None:

@@ -27,8 +27,8 @@ from aag.data.memory import OverBudgetError, decoding_budget
 from aag.errors import first_line
 from aag.text import readable_bytes
 
-# EPS would run Ghostscript on the file's content. BLP, icons and IPTC contain files of other formats, even EPS, with a
-# size that their header does not tell. For the others, Pillow has only stubs that cannot decode.
+# EPS would run Ghostscript on the file's content. BLP, icons and IPTC contain files of other formats, even EPS, whose
+# size is not in their own header. For the others, Pillow has only stubs that cannot decode.
 _EXCLUDED = {"EPS", "BLP", "ICNS", "ICO", "IPTC", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
 _COMMON = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
 _ORIENTATION = 0x0112  # EXIF tag

@@ -54,7 +54,7 @@ def download(
     if target.exists() and not find_mismatch(target, archive):
         return target
     if part.exists() and not part.is_file():  # opening a pipe would block
-        raise AAGError(f"{part} is no regular file; delete it")
+        raise AAGError(f"{part} is not a regular file; delete it")
     limit = archive.size or _MAX_BYTES
     with explain_write_errors(target, WRITE_ADVICE):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from aag.provenance import core_count
 Item = str | bytes | UnreadableImageError  # a path, the content of a file, or the reason why there is none
 Label = int | str | None
 
-MAX_FILE_BYTES = 2**27  # an encoded image may have
+MAX_FILE_BYTES = 2**27  # largest encoded image
 PART_BYTES = 2**24  # of encoded images that are decoded together
 PIXEL_BYTES = 2**21  # of decoded images
 
@@ -50,11 +50,11 @@ class EncodedImages(Protocol):
 
     @property
     def count(self) -> int | None:
-        """Number of images; None where only reading all of them tells it."""
+        """Number of images; None if it is known only after reading all of them."""
 
     @property
     def rough_count(self) -> int:
-        """A guess of the number of images: for many, worker processes pay."""
+        """Estimated number of images: with many, worker processes are worth their start."""
 
     def key(self) -> str:
         """Return a hash that changes with the content, without reading it."""

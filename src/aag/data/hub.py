@@ -19,7 +19,7 @@ def find_hub_files(source: str) -> dict[str, list[Path]]:
     """
     parsed = re.fullmatch(r"(?P<name>[^:@]+)(:(?P<config>[^:@]+))?(@(?P<split>[^:@]+))?", source.removeprefix(PREFIX))
     if not parsed:
-        raise AAGError(f"{source} is no name of a data set; write hf:OWNER/NAME, hf:OWNER/NAME:CONFIG or …@SPLIT")
+        raise AAGError(f"{source} is not the name of a data set; write hf:OWNER/NAME, hf:OWNER/NAME:CONFIG or …@SPLIT")
     try:
         import datasets
     except ImportError as error:
@@ -44,5 +44,5 @@ def find_hub_files(source: str) -> dict[str, list[Path]]:
         raise AAGError(f"{source} has the splits {', '.join(names)}; choose one: {source}@{names[0]}")
     files = {split: [Path(each["filename"]) for each in loaded[name].cache_files] for split, name in chosen.items()}
     if not all(files.values()):
-        raise AAGError(f"{source} is not in the cache of datasets after it was loaded; save it with save_to_disk")
+        raise AAGError(f"{source} has no files in the cache of datasets; give a folder from save_to_disk")
     return files

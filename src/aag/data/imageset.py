@@ -36,7 +36,7 @@ class ImageSet:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not isinstance(self.split, str):
             raise AAGError(
-                f"an image set's name and split are texts, not {describe(self.name)} and {describe(self.split)}"
+                f"an image set's name and split must be strings, not {describe(self.name)} and {describe(self.split)}"
             )
         images, labels, who = self.images, self.labels, f"image set {self.name!r} ({self.split})"
         if not isinstance(images, torch.Tensor) or images.dtype != torch.uint8:
@@ -49,7 +49,7 @@ class ImageSet:
             raise AAGError(f"{who}: images are not contiguous; call .contiguous() on them first")
         for name in ("classes", "skipped", "names"):
             if not isinstance(value := getattr(self, name), Sequence) or isinstance(value, str | bytes):
-                raise AAGError(f"{who}: {name} must be a list of texts, not {describe(value)}")
+                raise AAGError(f"{who}: {name} must be a list of strings, not {describe(value)}")
         if self.names and len(self.names) != len(images):
             raise AAGError(f"{who}: {len(self.names)} names for {len(images)} images; one name per image is needed")
         if labels is None:

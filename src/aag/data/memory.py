@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Condition, Lock
 
 UNCOUNTED_BYTES = 32 << 20  # a picture that needs less never waits: each core may hold one of these
-_FALLBACK_BYTES = 8 << 30  # where the system does not tell
+_FALLBACK_BYTES = 8 << 30  # if the system does not report its memory
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _budget: "Budget | None" = None
 _lock = Lock()
@@ -20,7 +20,7 @@ class OverBudgetError(Exception):
 
 
 class Budget:
-    """Bytes that are lent. Requests wait for each other in order, so a large one is not overtaken for ever."""
+    """Bytes of memory to reserve. Requests are served in order, so a large one does not wait forever."""
 
     def __init__(self, total: int) -> None:
         self.total = self.free = total

@@ -60,14 +60,14 @@ class Arrays:
                 raise ValueError(f"the header of {name} says {nbytes:,} bytes, but it has {found:,}")
             if nbytes > max(_FREE_EXPANSION, _MAX_EXPANSION * self._file_bytes):
                 packed = f"{readable_bytes(nbytes)} in a file of {readable_bytes(self._file_bytes)}"
-                raise ValueError(f"{name} has {packed}, which is suspicious; if you trust it, save it by np.savez")
+                raise ValueError(f"{name} has {packed}, which is suspicious; if you trust it, use np.savez")
         return self._headers[name]
 
     def check_memory(self, needed: int) -> None:
-        """Raise MemoryError if this number of bytes is not free."""
+        """Raise MemoryError if fewer bytes of memory are free."""
         free = available_memory()
         if needed > free:
-            raise MemoryError(f"{readable_bytes(needed)} of memory are needed, and {readable_bytes(free)} are free")
+            raise MemoryError(f"it needs {readable_bytes(needed)} of memory, but {readable_bytes(free)} are free")
 
     def __getitem__(self, name: str) -> np.ndarray:
         self.check_memory(self.header(name).nbytes)
@@ -79,7 +79,7 @@ class Arrays:
         member = self._members[name]
         # The other methods are not NumPy's, and LZMA allocates what the file says.
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError(f"{name} is compressed by another method than NumPy's")
+            raise ValueError(f"{name} is compressed by a method that NumPy does not use; save it with np.savez")
         return self._archive.open(member)
 
 

@@ -66,7 +66,7 @@ def stat_file(url: str) -> RemoteFile:
     system, path = connect(url)
     info = retry(lambda: system.info(path), url)
     if info.get("size") is None or info.get("type") == "directory":
-        raise AAGError(f"{url} is no file of a known size")
+        raise AAGError(f"{url} is not a file of known size; give the URL of a shard, or download it first")
     return _remote_file(info)
 
 
@@ -74,7 +74,7 @@ def find_files(url: str) -> dict[str, RemoteFile]:
     """List all files below a URL, by their paths relative to it. Hidden ones are left out."""
     if url.startswith("http"):
         raise AAGError(
-            f"{url} is no shard, and a web server cannot be listed; name shards, such as https://…/train-{{000..009}}.tar"
+            f"{url} is not a shard, and a web server cannot be listed; give shards, such as https://…/train-{{000..009}}.tar"
         )
     system, path = connect(url)
     base = path.rstrip("/") + "/"
@@ -209,7 +209,7 @@ class _BlockReader(io.RawIOBase):
         super().close()
 
     def _check_ranges(self) -> None:
-        """Read the last byte: a server without ranges would send the whole file for each block."""
+        """Read the last byte: a server without range requests would send the whole file for each block."""
         try:
             with self._system.open(self._path, block_size=1024, cache_type="none", size=self.size) as file:
                 file.seek(self.size - 1)
@@ -217,7 +217,7 @@ class _BlockReader(io.RawIOBase):
                     return
         except ValueError:  # "The HTTP server doesn't appear to support range requests"
             pass
-        raise AAGError(f"the server of {self.url} does not serve parts of files; download the file first")
+        raise AAGError(f"the server of {self.url} does not serve parts of files (range requests); download it first")
 
     def _block(self, number: int) -> bytes:
         window = range(number, min(number + BLOCKS_AHEAD, -(-self.size // BLOCK_BYTES)))
@@ -237,7 +237,7 @@ class _BlockReader(io.RawIOBase):
 
 
 def retry(call: Callable[[], T], url: str) -> T:
-    """Call a function, again after errors that may pass. Raise AAGError if it fails."""
+    """Call a function; retry after temporary errors. Raise AAGError if it still fails."""
     for attempt in range(ATTEMPTS):
         try:
             return call()
@@ -252,7 +252,7 @@ def retry(call: Callable[[], T], url: str) -> T:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether an error may pass. fsspec wraps a server's errors into FileNotFoundError."""
+    """Return whether an error is temporary. fsspec wraps a server's errors into FileNotFoundError."""
     while error.__cause__ is not None:
         error = error.__cause__
     status = getattr(error, "status", None)
@@ -271,7 +271,7 @@ def _read_error(url: str, error: BaseException) -> AAGError:
 
 def _wait(attempt: int, what: str, error: BaseException) -> None:
     if attempt + 1 < ATTEMPTS:
-        _log.info("reading %s again after an error: %s", printable(what), first_line(error))
+        _log.info("retrying to read %s after an error: %s", printable(what), first_line(error))
         time.sleep(RETRY_SECONDS * 2**attempt)
 
 

@@ -44,7 +44,7 @@ def find_shards(source: str) -> dict[str, Shards] | None:
             for split, paths in found.items()
         }
     if source.lower().endswith(_COMPRESSED):
-        raise AAGError(f"{source} is compressed, which gains nothing for images; decompress it to a .tar")
+        raise AAGError(f"{source} is compressed, which hardly shrinks images; decompress it to a .tar")
     if is_url(source):
         shards = _remote_shards(source)
     elif source.lower().endswith(SHARD_KINDS) and not os.path.isdir(os.path.expanduser(source)):
@@ -64,7 +64,7 @@ def expand_braces(pattern: str) -> Iterator[str]:
         if numbers := re.fullmatch(r"\{(\d+)\.\.(\d+)\}", text):
             first, last = (int(number) for number in numbers.groups())
             if abs(last - first) >= MAX_SHARDS:
-                raise AAGError(f"the pattern {pattern} names more than {MAX_SHARDS:,} shards")
+                raise AAGError(f"the pattern {pattern} names more than {MAX_SHARDS:,} shards; use a smaller range")
             width = max(map(len, numbers.groups())) if any(len(n) > 1 and n[0] == "0" for n in numbers.groups()) else 0
             step = 1 if last >= first else -1
             parts.append([f"{number:0{width}}" for number in range(first, last + step, step)])
@@ -120,7 +120,7 @@ def _remote_shards(source: str) -> list[Shard]:
 def _folder_shards(folder: Path) -> list[Shard]:
     """Return the shards in a folder and in its subfolders for splits.
 
-    None are returned where images or other subfolders are: an archive next to its extracted images is no shard.
+    None are returned where images or other subfolders are: an archive next to its extracted images is not a shard.
     """
     shards: list[Shard] = []
     subfolders = ("data", "train", *TEST_NAMES)

@@ -1,6 +1,6 @@
 """Read shards, local or remote: tar archives as WebDataset writes them, Parquet and Arrow files of images.
 
-Shards are read once, in order, and decoded into a store. What their names and labels are is known only then.
+Shards are read once, in order, and decoded into a store. Their names and labels are known only then.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ class Shards:
 
     @cached_property
     def count(self) -> int | None:
-        """Number of images, where local files tell it without being read."""
+        """Number of images, if the metadata of local files has it; else None."""
         from aag.data import tables
 
         if self.keep or any(shard.kind == ".tar" or is_url(shard.path) for shard in self.shards):

@@ -191,7 +191,7 @@ class Store:
             progress(state.files, state.files)
 
     def _announce(self, done: int) -> None:
-        resumed = f" ({done:,} are done)" if done else ""
+        resumed = f" ({done:,} already decoded)" if done else ""
         if self._total is None:
             what = f"{printable(self.source.location)} to {self.size}×{self.size}"
             _log.info("decoding %s in %s%s", what, self.root, resumed)
@@ -221,7 +221,7 @@ class Store:
             if not entry.name.startswith((self.key, ".lock")):
                 with suppress(OSError):  # in use, on Windows
                     entry.unlink()
-                    _log.info("deleted %s, decoded before files of %s changed", entry, printable(self.source.location))
+                    _log.info("deleted %s: files of %s have changed since", entry, printable(self.source.location))
 
 
 def estimate_total(done: int, part: Part) -> int:

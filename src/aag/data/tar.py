@@ -55,7 +55,7 @@ def read_tar(file: IO[bytes], wanted: Callable[[int], bool]) -> Iterator[Sample]
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield all members, and raise where tarfile ends without a word or reads the same bytes forever."""
+    """Yield all members, and raise where tarfile would stop silently or read the same bytes forever."""
     end = 0
     while (member := archive.next()) is not None:
         archive.members = []  # type: ignore[attr-defined]  # tarfile would keep all of them

@@ -32,12 +32,12 @@ class SafeArray:
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran_order, raw = state
         if dtype.code not in ("u1", "|u1", "uint8") or not isinstance(raw, bytes):
-            raise pickle.UnpicklingError("an array of another type than uint8")
+            raise pickle.UnpicklingError("an array that is not uint8")
         self.array = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran_order else "C")
 
 
 # What CIFAR's files need: containers, texts, numbers, the memo, and the two steps that make an array. Hashing nested
-# tuples can take for ever. So there are no sets, and keys of dicts are texts or numbers.
+# tuples can take forever. So sets are refused, and keys of dicts must be texts or numbers.
 _OPCODES = b"".join(
     [
         pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.POP, pickle.POP_MARK, pickle.NONE,
@@ -68,12 +68,12 @@ class _SafeUnpickler(_PythonUnpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._ALLOWED:
             found = printable(f"{module}.{name}")[:100]
-            raise AAGError(f"a pickle that uses {found}, which no CIFAR file needs; do not use this file")
+            raise AAGError(f"a pickle that uses {found}, which no CIFAR file needs; do not trust this file")
         return self._ALLOWED[module, name]
 
     def load_build(self) -> None:
         if not isinstance(self.stack[-2], SafeArray | _SafeDType):
-            raise pickle.UnpicklingError("a state for another object than an array")
+            raise pickle.UnpicklingError("state for an object that is not an array")
         super().load_build()
 
     def load_setitem(self) -> None:

@@ -1,4 +1,4 @@
-"""Evaluation by several processes, each with its share of the images. All must call these; one alone may, too."""
+"""Evaluation by several processes, each with its share of the images. All processes must call these functions."""
 
 import torch
 from torch import Tensor

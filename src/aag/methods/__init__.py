@@ -62,7 +62,7 @@ def load_method(name: str, *, run_file: bool = True) -> type[Method]:
     file = Path(os.path.expanduser(path))  # pathlib raises for an unknown user, and for long names
     if not run_file and not _is_loaded(file):
         raise AAGError(
-            f"the run's method is a Python file, {name}, and no file that a run folder names is run; "
+            f"the run's method is a Python file, {name}, and aag runs no file that a run folder names; "
             f"if you trust it, add --method {shlex.quote(name)}"
         )
     module = _load_file(file)

@@ -20,7 +20,7 @@ from aag.distributed import keep_share, world_size
 from aag.methods.base import BasicPreset, Embeddings, Method, MultiViewSettings, Recipe, StepOutput
 from aag.settings import Temperature
 
-IN_BLOCKS: dict[Callable[..., Tensor], dict[str, Any]] = {  # arguments of `large_batch.contrast`
+BLOCKWISE_LOSSES: dict[Callable[..., Tensor], dict[str, Any]] = {  # arguments of `large_batch.contrast`
     losses.simclr: {"pairs": large_batch.SIMCLR, "keep_positive": True},
     losses.gnt_xent: {"pairs": large_batch.TWO_VIEWS},
     losses.dcl: {"pairs": large_batch.SIMCLR},
@@ -59,22 +59,22 @@ class SimCLR(Method):
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         x, y = embeddings
-        if self._is_in_blocks(len(x)):
+        if self._uses_blocks(len(x)):
             return self.large_batch_loss(embeddings)
         loss = self.losses[self.settings.loss](x, y, temperature=self.settings.temperature)
         return StepOutput(loss, losses.mean_cosines(x, y))
 
     def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
-        if self._is_in_blocks(len(index) * world_size()):
+        if self._uses_blocks(len(index) * world_size()):
             assert isinstance(embeddings, Tensor)
             return self.large_batch_loss(keep_share(embeddings), group.WORLD)
         return super().distributed_loss(embeddings, index)
 
-    def _is_in_blocks(self, images: int) -> bool:
-        return large_batch.is_large(images) and self.losses[self.settings.loss] in IN_BLOCKS
+    def _uses_blocks(self, images: int) -> bool:
+        return large_batch.is_large(images) and self.losses[self.settings.loss] in BLOCKWISE_LOSSES
 
     def large_batch_loss(self, embeddings: Embeddings, processes: ProcessGroup | None = None) -> StepOutput:
         """Compute `loss` with memory linear in n. With `processes`, embeddings [2, n, d] are the own share."""
-        arguments = IN_BLOCKS[self.losses[self.settings.loss]]
+        arguments = BLOCKWISE_LOSSES[self.losses[self.settings.loss]]
         found = large_batch.contrast([*embeddings], temperature=self.settings.temperature, group=processes, **arguments)
         return StepOutput(found.loss, (found.positive, found.negative))

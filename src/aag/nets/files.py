@@ -72,7 +72,7 @@ def load(
     try:
         encoder.load_state_dict(tensors)
     except RuntimeError as error:
-        raise _misfit(path, encoder.spec) from error
+        raise _mismatch_error(path, encoder.spec) from error
     try:
         return encoder.to(device).eval()
     except (RuntimeError, AssertionError) as error:  # no such device, or torch built without it
@@ -101,19 +101,19 @@ def _check_shapes(path: Path, spec: EncoderSpec, header: Header) -> None:
     except AAGError as error:
         if spec.base_network.removesuffix(SOBEL) in NETWORKS:
             raise AAGError(f"cannot use {path}: {error}") from None
-        fits = None  # one of timm's few that cannot be built without memory, or its error; `build` tells
+        fits = None  # timm cannot build this model without memory, or at all; `build` gives the reason
     except (RuntimeError, TypeError, ValueError, OverflowError):  # sizes beyond any tensor's
         fits = False
     if fits is None:  # only the size of the head and a limit for the images are known
-        heads = spec.head == "none" or any(spec.embedding in shape for shape in header.shapes.values())
-        fits = heads and spec.image_size <= MAX_IMAGE_SIZE
+        head_fits = spec.head == "none" or any(spec.embedding in shape for shape in header.shapes.values())
+        fits = head_fits and spec.image_size <= MAX_IMAGE_SIZE
     if not fits:
-        raise _misfit(path, spec)
+        raise _mismatch_error(path, spec)
 
 
 def _shapes(encoder: Encoder) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
 
 
-def _misfit(path: Path, spec: EncoderSpec) -> AAGError:
+def _mismatch_error(path: Path, spec: EncoderSpec) -> AAGError:
     return AAGError(f"the weights in {path} do not fit the {spec.network} it describes")

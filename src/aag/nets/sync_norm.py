@@ -1,7 +1,7 @@
 """Batch norm over the whole batch of several processes.
 
-`torch.nn.SyncBatchNorm` runs on GPUs only and has to replace the layers. This replaces the function they call, so it
-holds for every network, also for one of the user's own.
+`torch.nn.SyncBatchNorm` runs on GPUs only, and layers must be converted to it. This replaces the function that batch
+norm layers call, so it works for every network, including your own.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from aag.nets.layers import GhostBatchNorm
 
 
 class SyncBatchNorm(TorchFunctionMode):
-    """Inside this context, batch norms in training use the statistics of all processes. Their shares must be equal."""
+    """Context in which batch norms in training use statistics over all processes. Shares must be equal."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

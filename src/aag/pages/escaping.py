@@ -1,4 +1,4 @@
-"""Text for HTML: none of it is markup, and it holds neither control characters nor halves of characters."""
+"""Escape text for HTML: no markup, no control characters, no surrogates."""
 
 import html
 

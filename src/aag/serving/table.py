@@ -83,7 +83,7 @@ def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = Tr
     if not path.exists() and (shards := find_shards(path)):
         return concatenate([read_table(shard, features=features, thumbnails=thumbnails) for shard in shards])
     if path.exists() and not path.is_file():  # reading a pipe would block
-        raise AAGError(f"{path} is no regular file; give a file that aag embed wrote")
+        raise AAGError(f"{path} is not a regular file; give a file that aag embed wrote")
     leave_out = {name for name, wanted in {"features": features, "thumbnail": thumbnails}.items() if not wanted}
     try:
         table = _read(path, suffix, leave_out)

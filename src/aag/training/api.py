@@ -45,7 +45,7 @@ Sets = tuple[ImageSet, ImageSet | None]  # train and test
 
 @dataclass(frozen=True)
 class Execution(Settings):
-    """Where a run is computed, watched and saved. Nothing here changes its numbers, but for --on-nan retry."""
+    """Where a run is computed, watched and saved. Only --on-nan retry can change the results."""
 
     out: Path | None = None
     """Run folder. Default: runs/ and a name made from the settings."""
@@ -63,11 +63,11 @@ class Execution(Settings):
     checkpoint_minutes: Annotated[float, Range(at_least=0)] = 1.0
     """Minutes between checkpoints; one is also written at the end and on Ctrl-C."""
     keep_checkpoints: Annotated[int, Range(at_least=1, at_most=100)] = 2
-    """Number of checkpoints to keep. Where the newest is damaged, the run resumes from the one before it."""
+    """Number of checkpoints to keep. If the newest is damaged, the run resumes from the one before it."""
     on_nan: Literal["stop", "retry"] = "stop"
     """When the loss is no longer finite. retry: resume from the last checkpoint at half the learning rate, once."""
     deterministic: bool = False
-    """Same seed, same GPU, same bits; slower. A CPU always repeats its bits, with the same number of threads."""
+    """Get the same bits for the same seed on the same GPU; slower. A CPU does so with the same number of threads."""
     images_on: Literal["auto", "device", "host"] = "auto"
     """device: images are copied to the GPU before training; host: read ahead from memory or disk while training.
     auto: host where they take more than a third of the GPU's free memory."""

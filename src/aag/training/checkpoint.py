@@ -31,7 +31,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         about = json.loads(header.metadata["aag"])
         found, state = about["format"], about.get("state")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is damaged: it is no checkpoint of aag") from error
+        raise DamagedFileError(f"{path} is damaged: it is not a checkpoint of aag") from error
     if found != FORMAT:
         raise AAGError(
             f"{path} is a checkpoint of another version (format {found!r:.20}, not {FORMAT}); "

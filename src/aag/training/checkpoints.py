@@ -15,7 +15,7 @@ from aag.tensor_files import DamagedFileError
 from aag.training import checkpoint
 
 
-class Loaded(NamedTuple):
+class LoadedCheckpoint(NamedTuple):
     """A whole checkpoint."""
 
     tensors: dict[str, Tensor]
@@ -30,8 +30,8 @@ class Checkpoints:
         self.run, self.keep = run, keep
         self._newest_is_whole = False  # else a new one replaces it: it must not push out an older one
 
-    def load(self) -> Loaded | None:
-        """Return the newest whole checkpoint. None: the run has none. All are damaged: an error."""
+    def load(self) -> LoadedCheckpoint | None:
+        """Return the newest undamaged checkpoint; None if the run has none. Raise if all are damaged."""
         damaged: list[DamagedFileError] = []
         for path in self.run.checkpoints():
             try:
@@ -41,7 +41,7 @@ class Checkpoints:
                 continue
             self._newest_is_whole = path == self.run.checkpoint
             warning = f"{damaged[0]}; resuming from the older {path.name}" if damaged else ""
-            return Loaded(tensors, state, warning)
+            return LoadedCheckpoint(tensors, state, warning)
         if damaged:
             older = ", and so are the older ones" if len(damaged) > 1 else ", and there is no older one"
             raise AAGError(f"{damaged[0]}{older}; choose another --out, or delete the folder to start again")
@@ -55,7 +55,7 @@ class Checkpoints:
             self._newest_is_whole = True
             if previous:
                 with explain_write_errors(self.run.folder):
-                    self._age(previous)
+                    self._shift_older(previous)
         finally:
             if previous:
                 previous.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ class Checkpoints:
                 shutil.copyfile(path, linked)
         return linked
 
-    def _age(self, previous: Path) -> None:
+    def _shift_older(self, previous: Path) -> None:
         """Shift the older checkpoints by one, down to `previous`."""
         for age in range(self.keep - 2, 0, -1):
             with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""NaN and infinity in training: found without a wait per step, never saved, and what to do then."""
+"""Detect NaN and infinity in training without slowing steps, and say what to do."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ RETRY_FACTOR = 0.5  # of the learning rate, after a failure
 def check_history(history: Tensor, first: int, last: int, epoch: int) -> int:
     """Raise if a statistic of the steps from `first` to `last` is NaN or infinite; else return `last`.
 
-    The statistics stay on the device until somebody looks: a step waits for nothing.
+    The statistics stay on the device until this check, so no step waits for them.
     """
     bad = (~torch.isfinite(history[first:last]).all(dim=1)).nonzero()
     if len(bad):

@@ -26,7 +26,7 @@ from aag.runs import Run, differences
 from aag.settings import TrainSettings, to_json
 from aag.training.batches import Batches
 from aag.training.callbacks import Callback
-from aag.training.checkpoints import Checkpoints, Loaded
+from aag.training.checkpoints import Checkpoints, LoadedCheckpoint
 from aag.training.deterministic import deterministic_algorithms
 from aag.training.encoders import freeze, load_start_weights
 from aag.training.reading import fits_on_device
@@ -126,7 +126,7 @@ class Trainer:
         self.images_on = images_on
         self.progress = Progress()
         self.history = torch.zeros(0)  # statistics of the current epoch, one row per step
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedCheckpoint | None = None
         self._stack = ExitStack()
 
     def fit(self) -> bool:
@@ -356,7 +356,7 @@ class Trainer:
         self.log(*rows, {"kind": "epoch", **position, "lr": lr, **means, **speed})
 
     def _roll_back(self, error: NotFiniteError) -> None:
-        """Return to the last checkpoint and go on from there at a lower rate, once and if asked for; else raise."""
+        """Resume from the last checkpoint at a lower learning rate, once and with --on-nan retry; otherwise raise."""
         retry = self.on_nan == "retry" and self.progress.lr_factor == 1 and on_main(self._load_checkpoint)
         if not retry:
             on_main(lambda: self._give_up(error))
@@ -421,7 +421,7 @@ class Trainer:
         return extra if self.progress.lr_factor == 1 else {**extra, "lr_factor": str(self.progress.lr_factor)}
 
     def _load_checkpoint(self) -> bool:
-        """Read the run's checkpoint, if it has one, and keep to its number of threads."""
+        """Read the run's checkpoint, if it has one, and use its number of threads."""
         self._loaded = found = self.checkpoints.load() if self.checkpoints else None
         if found and self.runtime.device.type == "cpu" and found.state["processes"] == world_size():
             # The order of sums, and so the last bits, depends on the threads and on the processes.
@@ -474,13 +474,13 @@ class Trainer:
                 "choose another --out"
             )
         if EncoderSpec.from_json(found.state["spec"]) != self.encoder.spec:
-            raise AAGError(f"{run.checkpoint} is of another network than this run's; choose another --out")
+            raise AAGError(f"{run.checkpoint} belongs to another network; choose another --out")
         self._restore(found)
         if found.warning:
             self._note(found.warning)
         return True
 
-    def _restore(self, found: Loaded) -> None:
+    def _restore(self, found: LoadedCheckpoint) -> None:
         """Return to a checkpoint; what was logged after it is dropped, and will be logged again."""
         tensors, state = dict(found.tensors), found.state
         history = tensors.pop("history", torch.zeros(0, len(self.step.names)))
