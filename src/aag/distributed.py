@@ -7,10 +7,12 @@ the functions here return their argument or do nothing.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -22,15 +24,16 @@ from aag.errors import AAGError
 T = TypeVar("T")
 # One process may decode images for hours while the others wait. A process that dies is noticed by its launcher.
 CONTROL_TIMEOUT = timedelta(days=7)
+START_SECONDS = 1800.0  # that all processes may take to start
 
 
 class Launch(NamedTuple):
     """This process among those that torchrun or a scheduler started."""
 
     rank: int = 0
-    size: int = 1  # number of processes
+    world_size: int = 1
     local_rank: int = 0  # among the processes of its machine
-    local_size: int = 1
+    local_world_size: int = 1
 
 
 _control_group: Any = None  # a gloo group for decisions of the host, which must not wait for a GPU
@@ -45,39 +48,75 @@ def read_launch() -> Launch:
         launch = Launch(*(int(os.environ.get(name, default)) for name, default in zip(names, "0101", strict=True)))
     except ValueError as error:
         raise AAGError(f"{', '.join(names)} must be whole numbers: {error}") from error
-    if not 0 <= launch.rank < launch.size:
-        raise AAGError(f"RANK {launch.rank} is not one of WORLD_SIZE {launch.size} processes")
+    if not 0 <= launch.rank < launch.world_size:
+        raise AAGError(f"RANK {launch.rank} is not one of WORLD_SIZE {launch.world_size} processes")
     return launch
 
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
-    """Connect this process to the others inside the block. Does nothing for a single process."""
+    """Connect this process to the others inside the block. Does nothing for a single process.
+
+    A default process group that exists already is used, and stays.
+    """
     global _control_group
     launch = read_launch()
-    if launch.size == 1 or dist.is_initialized():
+    owns_group = not dist.is_initialized()
+    if _control_group is not None or (owns_group and launch.world_size == 1):
         yield
         return
+    if owns_group:
+        _initialize(launch, device)
+    try:
+        _control_group = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+        yield
+    finally:
+        control, _control_group = _control_group, None
+        if owns_group:
+            dist.destroy_process_group()
+        elif control is not None:
+            dist.destroy_process_group(control)
+
+
+def _initialize(launch: Launch, device: torch.device) -> None:
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
-        raise AAGError(f"{launch.size} processes need the environment variables {' and '.join(missing)}; use torchrun")
+        needed = " and ".join(missing)
+        raise AAGError(f"{launch.world_size} processes need the environment variables {needed}; use torchrun")
     # NCCL needs a GPU per process. Gloo lets processes share one, and serves tensors on the CPU.
-    own_gpu = device.type == "cuda" and launch.local_size <= torch.cuda.device_count()
-    # After a restart, torchrun may serve the same store, with addresses of processes that have died.
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own_gpu = device.type == "cuda" and launch.local_world_size <= torch.cuda.device_count()
     store, _, _ = next(dist.rendezvous("env://"))
     dist.init_process_group(
         f"cpu:gloo,cuda:{'nccl' if own_gpu else 'gloo'}",
-        store=dist.PrefixStore(f"attempt {attempt}", store),
+        store=dist.PrefixStore(_agree_on_name(store, launch), store),
         rank=launch.rank,
-        world_size=launch.size,
+        world_size=launch.world_size,
         device_id=device if own_gpu else None,
     )
-    _control_group = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
-    try:
-        yield
-    finally:
-        _control_group = None
-        dist.destroy_process_group()
+
+
+def _agree_on_name(store: dist.Store, launch: Launch) -> str:
+    """Return a name that only the processes of this start share.
+
+    After a restart, torchrun may serve the same store, with addresses of processes that have died. Its own count of
+    restarts differs from machine to machine.
+    """
+    own = uuid4().hex
+    if launch.rank:
+        store.set(f"join {launch.rank}", own)
+        name = store.get(f"start of {own}").decode()  # waits for the main process
+        store.set(f"{name} {launch.rank}", "ready")
+        return name
+    missing = set(range(1, launch.world_size))
+    deadline = time.monotonic() + START_SECONDS
+    while missing:
+        for each in missing:
+            if store.check([f"join {each}"]):  # perhaps of a dead process: answered until the living one is ready
+                store.set(f"start of {store.get(f'join {each}').decode()}", own)
+        missing = {each for each in missing if not store.check([f"{own} {each}"])}
+        if missing and time.monotonic() > deadline:
+            raise AAGError(f"{len(missing)} of {launch.world_size} processes did not start in {START_SECONDS:.0f} s")
+        time.sleep(0.02)
+    return own
 
 
 def rank() -> int:
@@ -128,15 +167,15 @@ class _GatherBatch(Function):
         return own * world_size(), None
 
 
-def keep_share(x: Tensor) -> Tensor:
+def scale_gradient(x: Tensor) -> Tensor:
     """Return x unchanged, with the gradient that it would get through `gather_batch`.
 
     It is for losses that need no gathering, because each process computes its own part of them.
     """
-    return x if world_size() == 1 else _KeepShare.apply(x)
+    return x if world_size() == 1 else _ScaleGradient.apply(x)
 
 
-class _KeepShare(Function):
+class _ScaleGradient(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         return x.view_as(x)

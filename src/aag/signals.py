@@ -28,14 +28,14 @@ def raise_stop(signum: int, frame: object = None) -> None:
 
 @contextlib.contextmanager
 def handle_stops(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Handle stop signals with `handler` inside the block, except those that are ignored, as SIGHUP is under nohup.
+    """Handle stop signals with `handler` inside the block; not SIGHUP where it is ignored, as under nohup.
 
     Only the main thread can; in others this does nothing.
     """
     before: dict[int, Any] = {}
     with contextlib.suppress(ValueError):
         for number in STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            if number != getattr(signal, "SIGHUP", None) or signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, handler)
     try:
         yield

@@ -80,7 +80,7 @@ def signals_at_step(monkeypatch) -> Callable[..., None]:
 
 @pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGHUP])
 def test_a_warning_of_pre_emption_and_a_closed_terminal_save_the_run(npz, signals_at_step, signum):
-    signals_at_step(6, signum)
+    signals_at_step(6, signum, signum)  # closing a terminal sends two
     stopped = aag_("train", "--data", npz, *QUICK, "--epochs", 3, "--batch-size", 24, "--out", "run")
     assert (stopped.code, stopped.err) == (75, STOPPING)
     saved = checkpoint.load(Path("run/last.ckpt"))[1]

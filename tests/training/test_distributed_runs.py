@@ -91,6 +91,21 @@ def test_torchrun_restarts_a_process_that_dies(folder):
     assert [row["epoch"] for row in epochs(run)] == [1, 2]
 
 
+def test_processes_use_a_group_that_exists_and_leave_it(folder):
+    code = (
+        "import aag, torch.distributed as dist\n"
+        "from aag.distributed import world_size\n"
+        "dist.init_process_group('gloo')\n"
+        "result = aag.train('tiny.npz', out='group', width=4, epochs=1, batch_size=16, lr=1e-4, device='cpu')\n"
+        "assert result.complete and world_size() == 2\n"
+        "assert not any(each._post_accumulate_grad_hooks for each in result.encoder.parameters())\n"
+        "dist.destroy_process_group()\n"
+    )
+    ended = run_processes(2, ["-c", code], folder)
+    assert [each.code for each in ended] == [0, 0], ended
+    assert len(epochs(Run(folder / "group"))) == 1
+
+
 @pytest.mark.parametrize(
     ("size", "words", "message"),
     [

@@ -64,6 +64,9 @@ def command_names() -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as by `aag train >&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (stays open)
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be any bytes, and a terminal may know only ASCII
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -102,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _out_of_memory("this machine")
         if _process() and isinstance(error, RuntimeError) and _is_broken_connection(error):
             print(f"error{_process()}: lost the connection to another process; see its message", file=sys.stderr)
-            return 2
+            return 1
         raise
 
 

@@ -10,7 +10,7 @@ from aag.errors import first_line
 
 
 class FaultTolerantStream:
-    """A text stream that never raises OSError: after the first one, it drops all text."""
+    """A text stream whose writes never fail: after the first one, it drops all text."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.has_failed = stream, False
@@ -30,7 +30,7 @@ class FaultTolerantStream:
             return
         try:
             action()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
             self.has_failed = True
             discard(self.stream)
             with contextlib.suppress(OSError, ValueError):  # standard error may be the same file

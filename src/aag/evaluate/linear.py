@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from aag.distributed import share, sum_in_place
+from aag.distributed import backend, share, sum_in_place, world_size
 from aag.evaluate.knn import check_labelled, check_same_width
 from aag.settings import Range, Seed, check_value
 
@@ -206,7 +206,10 @@ class _SoftmaxRegression:
 
     def capture(self) -> Callable[[], None]:
         """Return `run_epoch` as a CUDA graph, on a GPU: the same kernels without the cost of launching them."""
-        if self.features.device.type != "cuda" or self.steps > MAX_GRAPH_STEPS:
+        device = self.features.device
+        if device.type != "cuda" or self.steps > MAX_GRAPH_STEPS:
+            return self.run_epoch
+        if world_size() > 1 and backend(device) != "nccl":  # gloo sends through the host
             return self.run_epoch
         graph = torch.cuda.CUDAGraph()
         try:

@@ -15,6 +15,11 @@ def encode(encoder: Encoder, images: Tensor, dtype: torch.dtype | None = None) -
     return features, embeddings
 
 
+def embed(encoder: Encoder, images: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return unit embeddings [N, d] of all images, as `Encoder.embed` does; features are not gathered."""
+    return gather_rows(encoder.encode(images[share(len(images))], dtype=dtype)[1], len(images))
+
+
 def knn_accuracy(
     train_features: Tensor,
     train_labels: Tensor,
@@ -30,4 +35,4 @@ def knn_accuracy(
     if own.start < own.stop:  # there may be more processes than images
         found = knn_predict(train_features, train_labels, test_features[own], k=k, temperature=temperature).labels
         correct = int((found == test_labels[own].to(found.device)).sum())
-    return 100 * int(sum_in_place(torch.tensor(correct))) / len(test_labels)
+    return 100 * int(sum_in_place(torch.tensor(correct, device=train_features.device))) / len(test_labels)

@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroup, group
 from aag import kernels
 from aag.augment import Augmentation, AutoAugment, AuxiliaryAugment, RandAugment
 from aag.data.datasets import Dataset
-from aag.distributed import keep_share, world_size
+from aag.distributed import scale_gradient, world_size
 from aag.large_batch import ALGORITHM_1, TWO_VIEWS, contrast, is_large
 from aag.losses import check, components_from_similarities, similarities
 from aag.methods.base import Embeddings, Method, MethodSettings, MultiViewSettings, Recipe, StepOutput
@@ -135,7 +135,7 @@ class AAG(Method):
     def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         if is_large(len(index) * world_size()):
             assert isinstance(embeddings, Tensor)
-            return self.large_batch_loss(keep_share(embeddings), group.WORLD)
+            return self.large_batch_loss(scale_gradient(embeddings), group.WORLD)
         return super().distributed_loss(embeddings, index)
 
     def large_batch_loss(self, embeddings: Tensor, processes: ProcessGroup | None = None) -> StepOutput:

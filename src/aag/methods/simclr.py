@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup, group
 
 from aag import large_batch, losses
-from aag.distributed import keep_share, world_size
+from aag.distributed import scale_gradient, world_size
 from aag.methods.base import BasicPreset, Embeddings, Method, MultiViewSettings, Recipe, StepOutput
 from aag.settings import Temperature
 
@@ -67,7 +67,7 @@ class SimCLR(Method):
     def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         if self._uses_blocks(len(index) * world_size()):
             assert isinstance(embeddings, Tensor)
-            return self.large_batch_loss(keep_share(embeddings), group.WORLD)
+            return self.large_batch_loss(scale_gradient(embeddings), group.WORLD)
         return super().distributed_loss(embeddings, index)
 
     def _uses_blocks(self, images: int) -> bool:

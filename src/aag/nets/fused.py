@@ -288,12 +288,13 @@ def _synchronise(norm: nn.BatchNorm2d, z: Tensor, partial: Tensor, pivot: bool) 
     mean = means.mean(dim=0)
     variance = variances.mean(dim=0) + (means - mean).square().mean(dim=0)
     distance = mean - start
-    # The kernel's correction of the running variance is that of this process's rows.
+    # The kernel corrects the running variance for this process's rows, and scales what is in it by 1 − momentum.
     total = rows * len(means)
     correction = total / (total - 1) - rows / (rows - 1)
     assert norm.running_var is not None
     assert norm.momentum is not None
-    norm.running_var.add_(variance, alpha=norm.momentum * correction)
+    if norm.momentum < 1:
+        norm.running_var.add_(variance, alpha=norm.momentum * correction / (1 - norm.momentum))
     return torch.stack([distance, variance + distance.square()])[None, None] * rows
 
 

@@ -65,8 +65,8 @@ class KNN(Callback):
             return
         started = time.monotonic()
         own = self.train is trainer.image_set  # then they are on the device already
-        train = trainer.encode(trainer.images if own else self.train.images)[1]
-        test = trainer.encode(self.test.images)[1]
+        train = trainer.embed(trainer.images if own else self.train.images)
+        test = trainer.embed(self.test.images)
         train_rows, test_rows = self.train.labelled(), self.test.labelled()
         train = check_finite(train)
         accuracy = knn_accuracy(
@@ -92,7 +92,7 @@ class Health(Callback):
         started = time.monotonic()
 
         def encode(views: torch.Tensor) -> torch.Tensor:
-            return check_finite(trainer.encode(views)[1])
+            return check_finite(trainer.embed(views))
 
         found = health(encode, trainer.images, trainer.batches.augmentations[0], trainer.runtime.device)
         seconds = round(time.monotonic() - started, 3)

@@ -1,6 +1,7 @@
 """Training as a person sees it: a progress bar, and signals that stop it cleanly."""
 
 import contextlib
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -138,9 +139,14 @@ class StopRequest:
         return self.signum is not None
 
     def handle(self, signum: int, frame: object) -> None:
-        """Ask for a stop after the current step. A second signal, or one before the first step, stops at once."""
-        if self.signum is not None or not self._polled:
+        """Ask for a stop after the current step. A second Ctrl-C, or any signal before the first step, stops at once.
+
+        Closing a terminal sends SIGHUP twice, and schedulers may repeat theirs: the run is saved all the same.
+        """
+        if not self._polled or (self.signum is not None and signum == signal.SIGINT):
             raise_stop(signum)
+        if self.signum is not None:
+            return
         self.signum = signum
         if read_launch().rank == 0:
             with contextlib.suppress(OSError, RuntimeError):  # nobody reads it, or it was being written to

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from aag.distributed import any_process
 from aag.errors import NotFiniteError
 from aag.runs import Run
 
@@ -17,15 +18,16 @@ def check_history(history: Tensor, first: int, last: int, epoch: int) -> int:
     The statistics stay on the device until this check, so no step waits for them.
     """
     bad = (~torch.isfinite(history[first:last]).all(dim=1)).nonzero()
-    if len(bad):
-        step = first + int(bad[0]) + 1
+    if any_process(len(bad) > 0)[0]:
+        step = first + int(bad[0]) + 1 if len(bad) else last
         raise NotFiniteError(f"the loss is no longer finite (epoch {epoch + 1}, step {step})")
     return last
 
 
 def check_state(tensors: Iterable[Tensor]) -> None:
     """Raise if weights or the state of optimizer or method are not finite, though the loss was."""
-    if not all(torch.isfinite(value).all() for value in tensors if value.is_floating_point()):
+    is_finite = all(bool(torch.isfinite(value).all()) for value in tensors if value.is_floating_point())
+    if any_process(not is_finite)[0]:
         raise NotFiniteError("the weights are no longer finite")
 
 

@@ -97,8 +97,6 @@ def find_device(name: str = "auto") -> torch.device:
     """Return the device of this name (auto, cpu, cuda or cuda:N) and make it the current one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and (launch := read_launch()).size > 1:
-        name = f"cuda:{launch.local_rank % max(1, torch.cuda.device_count())}"  # fewer GPUs than processes share them
     if name == "cpu":
         return torch.device("cpu")
     kind, colon, number = name.partition(":")
@@ -108,7 +106,11 @@ def find_device(name: str = "auto") -> torch.device:
     if int(number or 0) >= count:
         found = f"finds {pluralize(count, 'CUDA device')}" if count else "finds no CUDA device"
         raise AAGError(f"--device {name}: PyTorch {found}; use --device cpu or auto")
-    device = torch.device("cuda", int(number or 0))
+    launch = read_launch()
+    own = launch.local_rank % count if launch.world_size > 1 else int(number or 0)  # processes may share GPUs
+    if colon and int(number) != own:
+        raise AAGError(f"--device {name} puts several processes on one GPU; use --device cuda")
+    device = torch.device("cuda", own)
     torch.cuda.set_device(device)  # streams and graphs are made on the current device
     return device
 

@@ -190,6 +190,11 @@ class Trainer:
         average_running_statistics(self.encoder, self.method)
         return sharded.encode(self.encoder, images, self.runtime.autocast_dtype)
 
+    def embed(self, images: Tensor) -> Tensor:
+        """Return unit embeddings [N, d] of images, as `encode` does."""
+        average_running_statistics(self.encoder, self.method)
+        return sharded.embed(self.encoder, images, self.runtime.autocast_dtype)
+
     def prepare(self) -> None:
         """Move everything to the device and build the step."""
         for module in (self.encoder, self.method):
@@ -217,6 +222,7 @@ class Trainer:
         if previous := getattr(self, "step", None):
             previous.close()
         self.step = Step(self.encoder, self.method, self.settings, runtime)
+        self._stack.callback(self.step.close)
         self.batches = Batches(
             self.images,
             self.method,
@@ -309,20 +315,20 @@ class Trainer:
             progress.step = at + 1
             now = time.monotonic()
             # Reading the loss makes the host wait for the GPU: twice a second does no harm.
-            if device.type == "cpu" or now - shown > 0.5:
+            look = device.type == "cpu" or (is_main() and now - shown > 0.5)
+            may_save = progress.step < steps and progress.step % settings.accumulate == 0
+            stop, save, look = any_process(may_save and self.should_stop(), may_save and self._save_is_due(), look)
+            if look:
                 shown = now
                 loss = history[at, 0].item()
-                if world_size() == 1:  # several look where they all are at the same step
-                    checked = check_history(history, checked, at + 1, progress.epoch)
+                checked = check_history(history, checked, at + 1, progress.epoch)
                 self._tell("on_step", loss)
-            if progress.step < steps and progress.step % settings.accumulate == 0:
-                stop, save = any_process(self.should_stop(), self._save_is_due())
-                if stop or save:
-                    checked = check_history(history, checked, progress.step, progress.epoch)
-                    progress.seconds = seconds_before + time.monotonic() - started
-                    if stop:
-                        return False
-                    self._save()
+            if stop or save:
+                checked = check_history(history, checked, progress.step, progress.epoch)
+                progress.seconds = seconds_before + time.monotonic() - started
+                if stop:
+                    return False
+                self._save()
         rows = history.cpu()  # waits for the GPU
         check_history(rows, checked, steps, progress.epoch)
         elapsed = time.monotonic() - started
