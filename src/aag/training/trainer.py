@@ -315,20 +315,19 @@ class Trainer:
             progress.step = at + 1
             now = time.monotonic()
             # Reading the loss makes the host wait for the GPU: twice a second does no harm.
-            look = device.type == "cpu" or (is_main() and now - shown > 0.5)
-            may_save = progress.step < steps and progress.step % settings.accumulate == 0
-            stop, save, look = any_process(may_save and self.should_stop(), may_save and self._save_is_due(), look)
-            if look:
+            if device.type == "cpu" or any_process(is_main() and now - shown > 0.5)[0]:
                 shown = now
                 loss = history[at, 0].item()
                 checked = check_history(history, checked, at + 1, progress.epoch)
                 self._tell("on_step", loss)
-            if stop or save:
-                checked = check_history(history, checked, progress.step, progress.epoch)
-                progress.seconds = seconds_before + time.monotonic() - started
-                if stop:
-                    return False
-                self._save()
+            if progress.step < steps and progress.step % settings.accumulate == 0:
+                stop, save = any_process(self.should_stop(), self._save_is_due())
+                if stop or save:
+                    checked = check_history(history, checked, progress.step, progress.epoch)
+                    progress.seconds = seconds_before + time.monotonic() - started
+                    if stop:
+                        return False
+                    self._save()
         rows = history.cpu()  # waits for the GPU
         check_history(rows, checked, steps, progress.epoch)
         elapsed = time.monotonic() - started
