@@ -165,8 +165,11 @@ GOOD = {b"data": planes(images(2)), b"labels": [0, 1]}
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
-        (pickle.dumps(Malicious(), protocol=2), ["posix.system" if os.name == "posix" else "nt.system", "do not use"]),
-        (b"\x80\x02c__builtin__\neval\n(U\x011tR.", ["__builtin__.eval", "do not use"]),
+        (
+            pickle.dumps(Malicious(), protocol=2),
+            ["posix.system" if os.name == "posix" else "nt.system", "do not trust"],
+        ),
+        (b"\x80\x02c__builtin__\neval\n(U\x011tR.", ["__builtin__.eval", "do not trust"]),
         (pickle.dumps({b"data": np.zeros(2, object)}, protocol=4), ["that is not uint8"]),
         (python2_pickle(GOOD | {b"data": planes(images(2)).astype(np.float32)}), ["damaged", "uint8"]),
         (python2_pickle(GOOD | {b"data": planes(images(2))[:, :100]}), ["3×32×32"]),
@@ -241,7 +244,7 @@ def test_bad_mat_files_are_refused(root: Path, monkeypatch, content, words, refu
         # Eight exabytes, says the header.
         (b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7fabc.", ["damaged"]),
         # A state for the function that makes arrays.
-        (b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n}U\x01aU\x01bsb.", ["another object"]),
+        (b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n}U\x01aU\x01bsb.", ["an object that is not an array"]),
         (b"\x80\x02c" + b"x" * 9 + b"\ny\n.", ["uses xxxxxxxxx.y"]),
     ],
 )

@@ -45,7 +45,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.folder, self.requests, self.errors, self.ranges, self.limit = folder, Counter(), Counter(), True, 10**9
-        self.sent = 0
+        self.sent, self.counting = 0, threading.Lock()
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -63,12 +63,14 @@ class Handler(BaseHTTPRequestHandler):
         server = self.server
         path = server.folder / self.path.lstrip("/")
         wanted = (self.path, None if is_head else self.headers.get("Range"))
-        server.requests[wanted] += 1
+        with server.counting:  # requests come in threads
+            server.requests[wanted] += 1
+            is_busy = server.errors[self.path] > 0
+            server.errors[self.path] -= is_busy
         status, content, extra = 200, path.read_bytes() if path.is_file() else b"", {}
         if not path.is_file():
             status = 404
-        elif server.errors[self.path] > 0:
-            server.errors[self.path] -= 1
+        elif is_busy:
             status, content = 503, b"busy"
         elif server.sent > server.limit and not is_head:
             status, content = 500, b"down"
