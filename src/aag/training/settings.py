@@ -3,10 +3,11 @@
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, Self
 
+from aag.data import ImageSet
 from aag.data.datasets import DATASETS
 from aag.errors import AAGError, unknown
 from aag.methods import Method, MethodSettings, load_method
-from aag.nets import NetworkSettings
+from aag.nets import Encoder, NetworkSettings
 from aag.settings import Precision, Range, Settings, TrainSettings, from_json, to_json
 
 
@@ -128,3 +129,15 @@ class RunSettings:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise AAGError(f"these are not the settings of a run: {error}") from error
+
+
+def settings_of_parts(encoder: Encoder, method: Method, images: ImageSet, train: TrainSettings) -> dict[str, Any]:
+    """Return the settings of a run whose parts were made by hand, as JSON by section."""
+    spec, kind = to_json(encoder.spec), type(method)
+    sizes = {name: spec[name] for name in ("image_size", "resize_size") if spec[name] is not None}
+    return {
+        "data": {"source": images.name, **sizes},
+        "encoder": {field.name: spec[field.name] for field in fields(NetworkSettings)},
+        "method": {"name": getattr(kind, "name", kind.__qualname__), **to_json(method.settings)},
+        "train": to_json(train),
+    }

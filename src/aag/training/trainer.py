@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,24 +18,26 @@ from aag.distributed import any_process, copy_from_main, is_main, on_main, rank,
 from aag.errors import AAGError, KernelsUnsupportedError, NotFiniteError, first_line
 from aag.evaluate import sharded
 from aag.methods import Method, MethodContext
-from aag.nets import Encoder, EncoderSpec, NetworkSettings
+from aag.nets import Encoder, EncoderSpec
 from aag.nets.pretrained import load_pretrained
 from aag.nets.sync_norm import average_running_statistics
 from aag.provenance import provenance
 from aag.runs import Run, differences
-from aag.settings import TrainSettings, to_json
+from aag.settings import TrainSettings
 from aag.training.batches import Batches
 from aag.training.callbacks import Callback
 from aag.training.checkpoints import Checkpoints, LoadedCheckpoint
+from aag.training.checks import check_processes, check_sizes, check_types
 from aag.training.deterministic import deterministic_algorithms
 from aag.training.encoders import freeze, load_start_weights
 from aag.training.reading import fits_on_device
 from aag.training.rollback import RETRY_FACTOR, check_history, check_state, explain
 from aag.training.runtime import Runtime, choose_precision, choose_runtime, find_device
 from aag.training.schedule import learning_rate
+from aag.training.settings import settings_of_parts
+from aag.training.statistics import mean_rows
 from aag.training.step import Step
 
-LOG_STEPS = 50  # steps that one row of statistics in metrics.jsonl averages
 _log = logging.getLogger("aag.training")
 
 
@@ -80,33 +82,16 @@ class Trainer:
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         settings = settings or TrainSettings()
-        for name, kind, given in (
-            ("encoder", Encoder, encoder), ("method", Method, method), ("images", ImageSet, images),
-            ("settings", TrainSettings, settings), ("run", Run | None, run),
-        ):  # fmt: skip
-            if not isinstance(given, kind):
-                expected = getattr(kind, "__name__", "Run")
-                raise AAGError(f"Trainer takes {name} of type {expected}, not {type(given).__name__}")
+        check_types(encoder, method, images, settings, run)
         device = find_device(str(device))
         self.settings = settings = settings.resolve(choose_precision(device, settings.precision))
         self.encoder, self.method, self.image_set = encoder, method, images
         self.run = run = run if is_main() else None
         self.callbacks, self.should_stop, self.checkpoint_minutes = tuple(callbacks), should_stop, checkpoint_minutes
-        if images.channels != 3:
-            raise AAGError(f"training takes images of 3 channels; {images.name} has {images.channels}")
-        if encoder.spec.source_size != images.image_size:
-            size, own = encoder.spec.source_size, images.image_size
-            raise AAGError(f"the encoder is built for images of {size}×{size}; those of {images.name} are {own}×{own}")
-        window = settings.accumulate
-        if settings.batch_size * window > len(images):
-            times = f" times --accumulate {window}" if window > 1 else ""
-            raise AAGError(
-                f"batch size {settings.batch_size}{times} exceeds the {len(images)} training images; "
-                f"use --batch-size {1 << max(0, (len(images) // window).bit_length() - 1)}"
-            )
-        on_main(self._check_processes)
+        check_sizes(encoder, images, settings)
+        on_main(lambda: check_processes(encoder, method, settings))
         # The last partial batch is dropped, and so are batches that do not fill a window.
-        self.steps_per_epoch = len(images) // (settings.batch_size * window) * window
+        self.steps_per_epoch = len(images) // (settings.batch_size * settings.accumulate) * settings.accumulate
         self.checkpoints = Checkpoints(run, keep_checkpoints) if run else None
         self.on_nan, self.deterministic = on_nan, deterministic and device.type == "cuda"
         if is_main() and not (run and run.checkpoints()):  # the others get the main process's weights
@@ -122,7 +107,10 @@ class Trainer:
         self.runtime = choose_runtime(encoder, device, settings.precision, compile, self.deterministic)
         if world_size() > 1:
             self.runtime = self.runtime.for_processes()
-        self.run_name, self.run_settings = run_name, run_settings or self._own_settings()
+        self.run_name, self.run_settings = (
+            run_name,
+            run_settings or settings_of_parts(encoder, method, images, settings),
+        )
         self.images_on = images_on
         self.progress = Progress()
         self.history = torch.zeros(0)  # statistics of the current epoch, one row per step
@@ -148,25 +136,6 @@ class Trainer:
             self._stack.enter_context(self.run.lock())
             self.run.start(self.run_settings, self.run_name)
             self._load_checkpoint()
-
-    def _check_processes(self) -> None:
-        """Raise if a batch cannot be divided among the processes without changing its result."""
-        size, batch, group = world_size(), self.settings.batch_size, self.encoder.spec.bn_group_size
-        if size == 1:
-            return
-        if batch % size:
-            nearest = -(-batch // size) * size
-            raise AAGError(f"batch size {batch} cannot be divided among {size} processes; use --batch-size {nearest}")
-        if group and batch // size % group:
-            raise AAGError(
-                f"the {batch // size} images per process cannot be divided into batch norm groups of {group}; "
-                "use fewer processes, or another --bn-group-size"
-            )
-        if type(self.method).forward is not Method.forward:
-            raise AAGError(
-                f"{type(self.method).__name__} overrides forward, so its batches cannot be gathered from {size} "
-                "processes; override embed and loss instead"
-            )
 
     @property
     def epoch(self) -> int:
@@ -334,7 +303,11 @@ class Trainer:
         progress.seconds = seconds_before + elapsed
         progress.epoch, progress.step = progress.epoch + 1, 0
         views = (steps - first) * settings.batch_size * len(self.batches.augmentations)
-        self._log_epoch(rows, lr, views / elapsed)
+        means = mean_rows(rows, self.step.names, self.position())
+        speed = {"seconds": round(progress.seconds, 3), "views_per_second": round(views / elapsed, 1)}
+        if device.type == "cuda":
+            speed["peak_memory"] = torch.cuda.max_memory_reserved(device)
+        self.log(*means[:-1], {**means[-1], "lr": lr, **speed})
         return True
 
     def _before_epoch(self) -> None:
@@ -345,20 +318,6 @@ class Trainer:
         self.step.optimizer.reset(self.method.reinitialized_parameters())
         self.batches.reset()
         self.progress.seconds += time.monotonic() - started
-
-    def _log_epoch(self, history: Tensor, lr: float, views_per_second: float) -> None:
-        position, names, steps = self.position(), self.step.names, self.steps_per_epoch
-        rows: list[dict[str, Any]] = []
-        for start in range(0, steps, LOG_STEPS):
-            window = history[start : start + LOG_STEPS]
-            means = dict(zip(names, window.mean(dim=0).tolist(), strict=True))
-            done = position["step"] - steps + start + len(window)
-            rows.append({"kind": "steps", "epoch": position["epoch"], "step": done, **means})
-        means = dict(zip(names, history.mean(dim=0).tolist(), strict=True))
-        speed = {"seconds": round(self.progress.seconds, 3), "views_per_second": round(views_per_second, 1)}
-        if self.runtime.device.type == "cuda":
-            speed["peak_memory"] = torch.cuda.max_memory_reserved(self.runtime.device)
-        self.log(*rows, {"kind": "epoch", **position, "lr": lr, **means, **speed})
 
     def _roll_back(self, error: NotFiniteError) -> None:
         """Resume from the last checkpoint at a lower learning rate, once and with --on-nan retry; otherwise raise."""
@@ -497,14 +456,3 @@ class Trainer:
         reached = self.position()["step"]
         if self.run:
             self.run.filter_metrics(lambda row: row["step"] <= reached)
-
-    def _own_settings(self) -> dict[str, Any]:
-        """The settings of a run whose parts were made by hand."""
-        spec, kind = to_json(self.encoder.spec), type(self.method)
-        sizes = {name: spec[name] for name in ("image_size", "resize_size") if spec[name] is not None}
-        return {
-            "data": {"source": self.image_set.name, **sizes},
-            "encoder": {field.name: spec[field.name] for field in fields(NetworkSettings)},
-            "method": {"name": getattr(kind, "name", kind.__qualname__), **to_json(self.method.settings)},
-            "train": to_json(self.settings),
-        }

@@ -1,0 +1,56 @@
+"""What `Trainer` refuses: parts of the wrong type or size, and batches that processes cannot divide."""
+
+from aag.data import ImageSet
+from aag.distributed import world_size
+from aag.errors import AAGError
+from aag.methods import Method
+from aag.nets import Encoder
+from aag.runs import Run
+from aag.settings import TrainSettings
+
+
+def check_types(encoder: object, method: object, images: object, settings: object, run: object) -> None:
+    """Raise if a part of a run has the wrong type."""
+    for name, kind, given in (
+        ("encoder", Encoder, encoder), ("method", Method, method), ("images", ImageSet, images),
+        ("settings", TrainSettings, settings), ("run", Run | None, run),
+    ):  # fmt: skip
+        if not isinstance(given, kind):
+            expected = getattr(kind, "__name__", "Run")
+            raise AAGError(f"Trainer takes {name} of type {expected}, not {type(given).__name__}")
+
+
+def check_sizes(encoder: Encoder, images: ImageSet, settings: TrainSettings) -> None:
+    """Raise if the images do not fit the encoder, or are fewer than a batch."""
+    if images.channels != 3:
+        raise AAGError(f"training takes images of 3 channels; {images.name} has {images.channels}")
+    if encoder.spec.source_size != images.image_size:
+        size, own = encoder.spec.source_size, images.image_size
+        raise AAGError(f"the encoder is built for images of {size}×{size}; those of {images.name} are {own}×{own}")
+    window = settings.accumulate
+    if settings.batch_size * window > len(images):
+        times = f" times --accumulate {window}" if window > 1 else ""
+        raise AAGError(
+            f"batch size {settings.batch_size}{times} exceeds the {len(images)} training images; "
+            f"use --batch-size {1 << max(0, (len(images) // window).bit_length() - 1)}"
+        )
+
+
+def check_processes(encoder: Encoder, method: Method, settings: TrainSettings) -> None:
+    """Raise if a batch cannot be divided among the processes without changing its result."""
+    size, batch, group = world_size(), settings.batch_size, encoder.spec.bn_group_size
+    if size == 1:
+        return
+    if batch % size:
+        nearest = -(-batch // size) * size
+        raise AAGError(f"batch size {batch} cannot be divided among {size} processes; use --batch-size {nearest}")
+    if group and batch // size % group:
+        raise AAGError(
+            f"the {batch // size} images per process cannot be divided into batch norm groups of {group}; "
+            "use fewer processes, or another --bn-group-size"
+        )
+    if type(method).forward is not Method.forward:
+        raise AAGError(
+            f"{type(method).__name__} overrides forward, so its batches cannot be gathered from {size} "
+            "processes; override embed and loss instead"
+        )
