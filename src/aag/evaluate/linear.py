@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from aag.distributed import backend, share, sum_in_place, world_size
 from aag.evaluate.knn import check_labelled, check_same_width
 from aag.settings import Range, Seed, check_value
 
@@ -74,8 +73,7 @@ def linear_probe(
 ) -> LinearResult:
     """Train one linear layer with Adam and cross-entropy, on the training features' device.
 
-    Initialisation and shuffles come from a CPU generator, so a seed means the same on every device. Several processes
-    with the same features each take a share of every batch.
+    Initialisation and shuffles come from a CPU generator, so a seed means the same on every device.
     """
     started = perf_counter()
     train_features, train_labels = check_labelled("training", train_features, train_labels)
@@ -97,18 +95,17 @@ def linear_probe(
         correct = torch.empty(
             epochs, dtype=torch.int64, device=device
         )  # read once at the end, as reading waits for the device
-        own = share(len(test_labels))
         run_epoch = layer.run_epoch
         for epoch in range(epochs):
             layer.order.copy_(torch.randperm(len(targets), generator=generator))
             layer.schedule.copy_(schedule[epoch])
             run_epoch()
-            correct[epoch] = (classes[layer.predict(test_features[own])] == test_labels[own]).sum()
+            correct[epoch] = (classes[layer.predict(test_features)] == test_labels).sum()
             if epoch == 0 and epochs > 1:  # the first, eager epoch was the warm-up that a capture needs
                 run_epoch = layer.capture()
         train_correct = int((layer.predict(train_features) == targets).sum())
 
-    curve = tuple(100 * count / len(test_labels) for count in sum_in_place(correct).tolist())
+    curve = tuple(100 * count / len(test_labels) for count in correct.tolist())
     return LinearResult(
         accuracy=curve[-1],
         best_accuracy=max(curve),
@@ -206,10 +203,7 @@ class _SoftmaxRegression:
 
     def capture(self) -> Callable[[], None]:
         """Return `run_epoch` as a CUDA graph, on a GPU: the same kernels without the cost of launching them."""
-        device = self.features.device
-        if device.type != "cuda" or self.steps > MAX_GRAPH_STEPS:
-            return self.run_epoch
-        if world_size() > 1 and backend(device) != "nccl":  # gloo sends through the host
+        if self.features.device.type != "cuda" or self.steps > MAX_GRAPH_STEPS:
             return self.run_epoch
         graph = torch.cuda.CUDAGraph()
         try:
@@ -221,15 +215,12 @@ class _SoftmaxRegression:
 
     def _step(self, rows: Tensor, rate: Tensor, epsilon: Tensor) -> None:
         # For logits z = Wx + b and n rows, dL/dz = (softmax(z) − onehot(y)) / n, and dL/dW = (dL/dz)ᵀ x.
-        count = len(rows)
-        rows = rows[share(count)]
         x = self.features.index_select(0, rows)  # [n, F]
         error = torch.addmm(self.bias, x, self.weight.T).softmax(dim=1)  # [n, C]
         error.scatter_add_(1, self.targets.index_select(0, rows), self.minus_one)
-        error.div_(count)
+        error.div_(len(rows))
         torch.mm(error.T, x, out=self.weight_gradient)
         torch.sum(error, 0, out=self.bias_gradient)
-        sum_in_place(self.gradient)
 
         gradient = self.gradient
         if self.weight_decay:

@@ -27,7 +27,8 @@ def evaluate_encoder(
     """Weighted kNN on the embedding and on the features, and linear evaluation on the features; in percent.
 
     Features are extracted once, in eval mode and without augmentation, and kept on the encoder's device. Images
-    without a label are left out. Several processes share the work; all get the result.
+    without a label are left out. Several processes share the images and the kNN; each trains
+    the linear layer itself.
     """
     if train_set.labels is None or (test_set is not None and test_set.labels is None):
         raise AAGError(

@@ -1,10 +1,12 @@
 """Evaluation by several processes, each with its share of the images. All processes must call these functions."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from aag.distributed import gather_rows, share, sum_in_place
-from aag.evaluate.knn import check_labelled, knn_predict
+from aag.evaluate import knn
 from aag.nets import Encoder
 
 
@@ -21,18 +23,11 @@ def embed(encoder: Encoder, images: Tensor, dtype: torch.dtype | None = None) ->
 
 
 def knn_accuracy(
-    train_features: Tensor,
-    train_labels: Tensor,
-    test_features: Tensor,
-    test_labels: Tensor,
-    *,
-    k: int = 200,
-    temperature: float = 0.1,
+    train_features: Tensor, train_labels: Tensor, test_features: Tensor, test_labels: Tensor, **options: Any
 ) -> float:
-    """Return the accuracy of `knn_predict` on the test set, in percent (0–100)."""
-    test_features, test_labels = check_labelled("test", test_features, test_labels)
+    """Return `aag.evaluate.knn_accuracy` of all test rows, of which each process classifies its share."""
     own, correct = share(len(test_labels)), 0
-    if own.start < own.stop:  # there may be more processes than images
-        found = knn_predict(train_features, train_labels, test_features[own], k=k, temperature=temperature).labels
-        correct = int((found == test_labels[own].to(found.device)).sum())
+    if count := own.stop - own.start:  # there may be more processes than images
+        accuracy = knn.knn_accuracy(train_features, train_labels, test_features[own], test_labels[own], **options)
+        correct = round(accuracy * count / 100)
     return 100 * int(sum_in_place(torch.tensor(correct, device=train_features.device))) / len(test_labels)
