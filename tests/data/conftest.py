@@ -2,6 +2,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shards import encoded, write_folder
 
 from aag.errors import AAGError
 
@@ -30,3 +31,15 @@ def refused() -> Callable[..., str]:
         return line
 
     return check
+
+
+@pytest.fixture(scope="session")
+def images() -> list[bytes]:
+    """The content of image files."""
+    return encoded(25)
+
+
+@pytest.fixture
+def folder(tmp_path, images, root):
+    """The same images as a folder of files."""
+    return write_folder(tmp_path / "folder", images)

@@ -8,20 +8,10 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from shards import encoded, same_images, write_folder, write_parquet, write_shards
+from shards import same_images, write_parquet, write_shards
 
 from aag import data
 from aag.data import remote
-
-
-@pytest.fixture
-def images() -> list[bytes]:
-    return encoded(25)
-
-
-@pytest.fixture
-def folder(tmp_path, images, root):
-    return write_folder(tmp_path / "folder", images)
 
 
 @pytest.fixture(autouse=True)

@@ -15,16 +15,6 @@ from aag.data.shard_files import expand_braces
 from aag.data.shards import Shards
 
 
-@pytest.fixture
-def images() -> list[bytes]:
-    return encoded(25)
-
-
-@pytest.fixture
-def folder(tmp_path, images, root):
-    return write_folder(tmp_path / "folder", images)
-
-
 def test_shards_are_read_as_webdataset_writes_them(tmp_path, root):
     rng = np.random.default_rng(0)
     photos = [rng.integers(0, 256, (20, 24, 3), np.uint8) for _ in range(12)]

@@ -4,20 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shards import encoded, same_images, write_folder, write_parquet
+from shards import same_images, write_parquet
 
 from aag import data
 from aag.data.tables import find_columns
-
-
-@pytest.fixture(scope="module")
-def images() -> list[bytes]:
-    return encoded(25)
-
-
-@pytest.fixture
-def folder(tmp_path, images, root):
-    return write_folder(tmp_path / "folder", images)
 
 
 @pytest.fixture(scope="module")
