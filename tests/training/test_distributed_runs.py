@@ -91,6 +91,50 @@ def test_torchrun_restarts_a_process_that_dies(folder):
     assert [row["epoch"] for row in epochs(run)] == [1, 2]
 
 
+def test_nan_in_one_process_takes_all_back_to_the_checkpoint(folder):
+    method = ["--method", f"{FAULTY}:Diverging"]
+    main, other = train(folder, 2, "stops", *method)
+    assert (main.code, other.code, other.output) == (2, 2, ""), (main, other)
+    assert "no longer finite (epoch 2, step 1)" in main.output
+    main, other = train(folder, 2, "retries", *method, "--on-nan", "retry")
+    assert (main.code, other.code, other.output) == (0, 0, ""), (main, other)
+    run = Run(folder / "retries")
+    (retry,) = (row for row in run.metrics() if row["kind"] == "retry")
+    assert (retry["epoch"], retry["lr_factor"]) == (1, 0.5)
+    assert [row["epoch"] for row in epochs(run)] == [1, 2]
+
+
+@pytest.mark.parametrize("dense_bytes", [2**30, 0])
+def test_a_process_that_cannot_compile_kernels_does_not_block_others(folder, dense_bytes):
+    code = f"""
+import torch
+from aag import data, large_batch
+from aag.distributed import process_group, rank
+from aag.training import Trainer, build_encoder, recipe_settings
+
+def make_batch():
+    if rank() == 1:
+        raise RuntimeError("no compiler")
+    return trainer.batches.first(0)
+
+large_batch.DENSE_BYTES = {dense_bytes}
+with process_group(torch.device("cpu")):
+    images = data.load("tiny.npz")
+    settings = recipe_settings("demo", "sample", "aag").replace(width=4, batch_size=16).resolve("fp32")
+    trainer = Trainer(build_encoder(settings, images), settings.new_method(), images, settings.train, device="cpu")
+    trainer.prepare()
+    try:
+        trainer.step._compile_kernels(make_batch)
+    except Exception as error:
+        print(error)
+    trainer.train_step(0, 0, 1e-3)  # the processes can still communicate
+    trainer.close()
+"""
+    main, other = run_processes(2, ["-c", code], folder)
+    expected = ["another process could not compile the kernels\n", "no compiler\n"]
+    assert [each.output for each in (main, other)] == expected, (main, other)
+
+
 def test_processes_use_a_group_that_exists_and_leave_it(folder):
     code = (
         "import aag, torch.distributed as dist\n"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from aag.distributed import world_size
-from aag.errors import AAGError
+from aag.distributed import any_process, world_size
+from aag.errors import AAGError, KernelsUnsupportedError
 from aag.kernels import dry_run
 from aag.methods import Method, StepOutput
 from aag.nets import Encoder, unsupported_reason
@@ -93,8 +93,7 @@ class Step:
         before = {name: value.clone() for name, value in self.state().items()}
         try:
             if self.runtime.kernels:
-                with dry_run():
-                    self._run(make_batch())
+                self._compile_kernels(make_batch)
             batch = make_batch()
             if self.runtime.graph:
                 self._copy_inputs(batch)
@@ -109,6 +108,17 @@ class Step:
                 self.optimizer.zero_grad()
         finally:
             self.load_state(before)
+
+    def _compile_kernels(self, make_batch: Callable[[], Batch]) -> None:
+        failure: Exception | None = None
+        try:
+            with dry_run():
+                self._run(make_batch())
+        except Exception as error:
+            failure = error
+        (failed,) = any_process(failure is not None)  # the rest communicates: all processes must take part, or none
+        if failed:
+            raise failure or KernelsUnsupportedError("another process could not compile the kernels")
 
     def replayable(self, batch: Batch, until: str) -> Callable[[], object]:
         """Return the step up to and including "forward", "backward" or "update", as training runs it, to be timed."""
