@@ -27,6 +27,7 @@ T = TypeVar("T")
 # One process may decode images for hours while the others wait. A process that dies is noticed by its launcher.
 CONTROL_TIMEOUT = timedelta(days=7)
 START_SECONDS = 1800.0  # that all processes may take to start
+FORCE_VARIABLE = "AAG_FORCE_DISTRIBUTED"
 
 
 class Launch(NamedTuple):
@@ -59,12 +60,14 @@ def read_launch() -> Launch:
 def process_group(device: torch.device) -> Iterator[None]:
     """Connect this process to the others inside the block. Does nothing for a single process.
 
-    A default process group that exists already is used, and stays.
+    A default process group that exists already is used, and stays. With AAG_FORCE_DISTRIBUTED=1, torchrun's single
+    process makes a group of its own, which shows what the exchange costs.
     """
     global _control_group
     launch = read_launch()
     owns_group = not dist.is_initialized()
-    if _control_group is not None or (owns_group and launch.world_size == 1):
+    size = launch.world_size if owns_group else dist.get_world_size()
+    if _control_group is not None or (size == 1 and not os.environ.get(FORCE_VARIABLE)):
         yield
         return
     if owns_group:
@@ -129,6 +132,11 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def is_distributed() -> bool:
+    """Return whether tensors and decisions are exchanged: between several processes, or in a forced group of one."""
+    return world_size() > 1 or _control_group is not None
+
+
 def is_main() -> bool:
     """Return whether this process writes the run folder and prints."""
     return rank() == 0
@@ -153,7 +161,7 @@ def gather_batch(x: Tensor, dim: int) -> Tensor:
     Every process must compute the same loss from the result, and call backward on that loss divided by the number of
     processes. Summed over processes, all gradients are then those of one process with the whole batch.
     """
-    return x if world_size() == 1 else _GatherBatch.apply(x, dim)
+    return _GatherBatch.apply(x, dim) if is_distributed() else x
 
 
 class _GatherBatch(Function):
@@ -174,7 +182,7 @@ def scale_gradient(x: Tensor) -> Tensor:
 
     It is for losses that need no gathering, because each process computes its own part of them.
     """
-    return x if world_size() == 1 else _ScaleGradient.apply(x)
+    return _ScaleGradient.apply(x) if is_distributed() else x
 
 
 class _ScaleGradient(Function):
@@ -191,7 +199,7 @@ class _ScaleGradient(Function):
 def gather_rows(x: Tensor, count: int) -> Tensor:
     """Concatenate the parts that `share(count)` gave each process, without gradients."""
     size = world_size()
-    if size == 1:
+    if not is_distributed():
         return x
     longest = -(-count // size)
     padded = x.new_zeros(longest, *x.shape[1:])
@@ -211,12 +219,12 @@ def _all_gather(x: Tensor) -> list[Tensor]:
 
 def gather_stack(x: Tensor) -> Tensor:
     """Return x of every process, [processes, …], without gradients."""
-    return torch.stack(_all_gather(x)) if world_size() > 1 else x[None]
+    return torch.stack(_all_gather(x)) if is_distributed() else x[None]
 
 
 def sum_in_place(x: Tensor) -> Tensor:
     """Replace x by its sum over processes."""
-    if world_size() > 1 and not in_dry_run():
+    if is_distributed() and not in_dry_run():
         dist.all_reduce(x)
     return x
 
@@ -224,7 +232,7 @@ def sum_in_place(x: Tensor) -> Tensor:
 @torch.no_grad()
 def copy_from_main(tensors: Iterable[Tensor]) -> None:
     """Overwrite tensors in place with those of the main process, in few large messages."""
-    if world_size() > 1:
+    if is_distributed():
         for group in _by_dtype(tensors):
             flat = torch.cat([each.reshape(-1) for each in group])
             dist.broadcast(flat, 0)
@@ -234,7 +242,7 @@ def copy_from_main(tensors: Iterable[Tensor]) -> None:
 @torch.no_grad()
 def average_in_place(tensors: Iterable[Tensor]) -> None:
     """Replace tensors by their means over processes."""
-    if world_size() > 1:
+    if is_distributed():
         for group in _by_dtype(tensors):
             flat = torch.cat([each.reshape(-1) for each in group])
             dist.all_reduce(flat)
@@ -260,7 +268,7 @@ def _unflatten(flat: Tensor, targets: list[Tensor]) -> None:
 
 def any_process(*flags: bool) -> tuple[bool, ...]:
     """Return which flags are set in at least one process, so that all processes decide alike."""
-    if world_size() == 1:
+    if not is_distributed():
         return flags
     found = torch.tensor([int(flag) for flag in flags])
     dist.all_reduce(found, dist.ReduceOp.MAX, group=_control_group)
@@ -269,7 +277,7 @@ def any_process(*flags: bool) -> tuple[bool, ...]:
 
 def on_main(function: Callable[[], T]) -> T:
     """Call a function in the main process only and return its result in all of them. An AAGError is raised in all."""
-    if world_size() == 1:
+    if not is_distributed():
         return function()
     outcome: list[Any] = [None, None]
     error: BaseException | None = None
@@ -288,7 +296,7 @@ def on_main(function: Callable[[], T]) -> T:
 
 def first_per_machine(function: Callable[[], T]) -> T:
     """Call a function in one process per machine first, then in the others, which reuse what it stored."""
-    if world_size() == 1:
+    if not is_distributed():
         return function()
     first, found, error = read_launch().local_rank == 0, None, ""
     if first:

@@ -69,6 +69,15 @@ def test_two_processes_make_one_run_like_that_of_one(folder, alone):
     assert together == {row["name"]: row["accuracy"] for row in two.evaluation()["results"]}
 
 
+def test_a_group_of_one_process_can_be_forced(folder, alone, monkeypatch):
+    monkeypatch.setenv("AAG_FORCE_DISTRIBUTED", "1")
+    (forced,) = train(folder, 1, "forced")
+    assert forced.code == 0, forced
+    assert "1 process (gloo), 16 images of a batch each; batch norm synchronised\n" in forced.output
+    for row, expected in zip(epochs(Run(folder / "forced")), epochs(alone), strict=True):
+        assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3)  # float32
+
+
 def test_a_signal_to_one_process_saves_and_another_number_of_them_resumes(folder):
     stopped = train(folder, 2, "stopped", "--method", f"{FAULTY}:Preempted")
     assert [each.code for each in stopped] == [75, 75], stopped

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from aag.augment import Augmentation, BasicAugment
 from aag.data.datasets import Dataset
-from aag.distributed import gather_batch, world_size
+from aag.distributed import gather_batch, is_distributed
 from aag.errors import AAGError
 from aag.nets import Encoder
 from aag.settings import Settings, TrainSettings
@@ -117,7 +117,7 @@ class Method(nn.Module):
         """
         embeddings = self.embed(encoder, views)
         with torch.autocast(views.device.type, enabled=False):
-            if world_size() > 1:
+            if is_distributed():
                 return self.distributed_loss(embeddings, index)
             return self.loss(embeddings, index)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aag.distributed import gather_stack, sum_in_place, world_size
+from aag.distributed import gather_stack, is_distributed, sum_in_place, world_size
 from aag.errors import KernelsUnsupportedError
 from aag.kernels import launch
 from aag.kernels import norm as kernels
@@ -148,7 +148,7 @@ class ConvNormLayer:
         self.module, self.fused = module, fused
         self.conv, self.norm = module.conv, module.norm
         self.group_size = self.norm.group_size if isinstance(self.norm, GhostBatchNorm2d) else 0
-        self.synchronised = world_size() > 1 and not self.group_size  # groups are whole within a process
+        self.synchronised = is_distributed() and not self.group_size  # groups are whole within a process
         self.weight = _copy_for(self.conv.weight, fused.dtype)
         self.convolution = make_convolution(self.conv, self.weight, fused)
         self.unfinished: tuple[Tensor, Tensor, bool] | None = None  # sums, moments and pivot, from _Projection

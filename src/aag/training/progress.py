@@ -11,7 +11,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from aag.data import ImageSet
-from aag.distributed import backend, read_launch, world_size
+from aag.distributed import backend, is_distributed, read_launch, world_size
 from aag.evaluate.health import is_collapsed
 from aag.signals import exit_code, handle_stops, raise_stop
 from aag.text import pluralize
@@ -71,11 +71,12 @@ class Progress(Callback):
         epochs = pluralize(settings.epochs, "epoch")
         self.say(f"network  {spec.network}{width}, {epochs} of {steps} steps of {settings.batch_size} images")
         self.say(f"runs on  {trainer.runtime}")
-        if (size := world_size()) > 1:
-            group = spec.bn_group_size
+        if is_distributed():
+            size, group = world_size(), spec.bn_group_size
             norm = f"in groups of {group}" if group else "synchronised"
             library, each = backend(trainer.runtime.device), settings.batch_size // size
-            self.say(f"         {size} processes ({library}), {each} images of a batch each; batch norm {norm}")
+            processes = f"{size} process{'es' * (size != 1)}"
+            self.say(f"         {processes} ({library}), {each} images of a batch each; batch norm {norm}")
         if trainer.runtime.device.type == "cpu" and spec.width == 64:
             self.say("         a network of full width is slow on a CPU; --recipe demo is made for one")
         complete = done == settings.epochs * steps

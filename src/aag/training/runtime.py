@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from aag.distributed import backend, read_launch, world_size
+from aag.distributed import backend, is_distributed, read_launch
 from aag.errors import AAGError
 from aag.kernels import unavailable_reason
 from aag.nets import unsupported_reason
@@ -63,7 +63,7 @@ class Runtime:
         if self.kernels and self.fused_step:
             return replace(self, fused_step=False, reason=f"no update inside backward: {error}")
         if self.kernels:
-            compile = world_size() == 1 and not self.deterministic
+            compile = not is_distributed() and not self.deterministic
             return replace(self, kernels=False, compile=compile, reason=f"kernels failed: {error}")
         return replace(self, compile=False, graph=False, reason=f"compilation failed: {error}")
 
@@ -136,7 +136,7 @@ def choose_threads(device: torch.device) -> None:
     threads = torch.get_num_threads()
     if (
         device.type != "cpu"
-        or world_size() > 1
+        or is_distributed()
         or threads == 1
         or threads != core_count()
         or "OMP_NUM_THREADS" in os.environ

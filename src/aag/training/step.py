@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from aag.distributed import any_process, world_size
+from aag.distributed import any_process, is_distributed, world_size
 from aag.errors import AAGError, KernelsUnsupportedError
 from aag.kernels import dry_run
 from aag.methods import Method, StepOutput
@@ -39,8 +39,7 @@ class Step:
         if not trained:
             raise AAGError("all parameters are frozen: there is nothing to train; freeze fewer")
         self.optimizer = build_optimizer(settings, trained)
-        self._processes = world_size()
-        self._reducer = GradientReducer(trained.values()) if self._processes > 1 else None
+        self._reducer = GradientReducer(trained.values()) if is_distributed() else None
         self.fused = self._make_fused() if runtime.kernels else []  # the trained encoder's first
         self._objective = _compile(self._loss) if runtime.compile else self._loss
         self._graphs: dict[tuple[bool, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
@@ -153,7 +152,7 @@ class Step:
         with ExitStack() as stack:
             for fused in self.fused:
                 stack.enter_context(fused)
-            if self._processes > 1:
+            if self._reducer:
                 stack.enter_context(SyncBatchNorm())
             loss, statistics, carry = self._objective(*batch)
         if until == "forward":
@@ -162,7 +161,7 @@ class Step:
             fused.learning = until == "update"
         if self._reducer and last:
             self._reducer.start()
-        parts = self.settings.accumulate * self._processes  # see `gather_batch` for the number of processes
+        parts = self.settings.accumulate * world_size()  # see `gather_batch` for the number of processes
         (loss if parts == 1 else loss / parts).backward()
         for fused in self.fused:
             fused.join()
@@ -201,7 +200,7 @@ class Step:
         settings, optimizer = self.settings, self.optimizer
         whole = all(weight.requires_grad for weight in self.encoder.parameters())
         inside = self.runtime.fused_step and whole and settings.accumulate == 1 and not settings.clip_grad
-        inside = inside and self._processes == 1  # several sum their gradients before the step
+        inside = inside and not self._reducer  # several sum their gradients before the step
         trained = Fused(self.encoder, self.runtime.dtype, optimizer if inside and optimizer.fused_rule else None)
         # Encoders that a method keeps for itself are not trained, but change after every step. The kernels may not
         # support each of them, such as a teacher with another network.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from aag import kernels, nets
 from aag.data import DATASETS, ImageSet
-from aag.distributed import any_process, copy_from_main, is_main, on_main, rank, world_size
+from aag.distributed import any_process, copy_from_main, is_distributed, is_main, on_main, rank, world_size
 from aag.errors import AAGError, KernelsUnsupportedError, NotFiniteError, first_line
 from aag.evaluate import sharded
 from aag.methods import Method, MethodContext
@@ -105,7 +105,7 @@ class Trainer:
             torch.default_generator.manual_seed(hash((settings.seed, -1)) % 2**63)
             method.setup(MethodContext(encoder, len(images), settings))
         self.runtime = choose_runtime(encoder, device, settings.precision, compile, self.deterministic)
-        if world_size() > 1:
+        if is_distributed():
             self.runtime = self.runtime.for_processes()
         self.run_name, self.run_settings = (
             run_name,
@@ -400,7 +400,7 @@ class Trainer:
 
     def _resume_everywhere(self) -> bool:
         """Resume in the main process and copy its state to the others."""
-        if world_size() == 1:
+        if not is_distributed():
             return self._resume()
         resumed, self.progress, history, threads = on_main(
             lambda: (self._resume(), self.progress, self.history.cpu(), torch.get_num_threads())
