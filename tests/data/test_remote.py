@@ -77,7 +77,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if not is_head:
             self.wfile.write(content)
-            server.sent += len(content)
+            with server.counting:
+                server.sent += len(content)
 
     def log_message(self, *args: object) -> None:
         pass

@@ -140,7 +140,7 @@ def test_a_killed_process_loses_at_most_one_part(model, embedder, photos, tmp_pa
     out, source = tmp_path / "out.parquet", open_source(photos, embedder.size)
 
     def slowly(done: int, total: int) -> None:
-        time.sleep(0.3 if done > 32 else 0)
+        time.sleep(5 if done > 32 else 0)  # until it is killed
 
     process = multiprocessing.get_context("fork").Process(
         target=embed_to_file, args=(embedder, source, out), kwargs={"on_progress": slowly}

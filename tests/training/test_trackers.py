@@ -80,7 +80,7 @@ def test_wandb_runs_offline_and_resumes_the_same_run(tiny, offline):
     folders = sorted((tiny.run.folder / "wandb").glob("offline-run-*"))
     assert len(folders) == 2
     assert all(folder.name.endswith(first["wandb"]) for folder in folders)
-    for _ in range(50):  # wandb's own process writes the last rows when it likes
+    for _ in range(600):  # wandb's own process writes the last rows when it likes
         history = [row for folder in folders for row in read_wandb(folder)]
         steps = [row["_step"] for row in history if "epoch/loss" in row]
         if len(steps) == 2:
