@@ -54,6 +54,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 FEW = ("aag", "moco, shuffled")  # for more than two processes
+COMPILED = {f"{name}, compiled": {**CASES[name], "compile": True} for name in FEW}  # takes minutes
 
 
 @cache
@@ -76,6 +77,7 @@ def train(method: str, **options: Any) -> Trained:
     settings = recipe_settings("demo", "sample", method)
     freeze = options.pop("freeze", ())
     dense_bytes = options.pop("dense_bytes", 2**30)
+    compile = options.pop("compile", False) and world_size() > 1
     large_batch.DENSE_BYTES = dense_bytes if world_size() > 1 else 2**30  # one process is the reference
     settings = settings.replace(width=2, batch_size=BATCH, epochs=6, image_size=size, **{"lr": 3e-4} | options).resolve(
         "fp32"
@@ -87,7 +89,7 @@ def train(method: str, **options: Any) -> Trained:
     torch.manual_seed(7 + rank())  # weights that a method draws itself: those of the main process count
     learner.setup(MethodContext(encoder, IMAGES, settings.train))
     encoder.double(), learner.double()
-    step = Step(encoder, learner, settings.train, Runtime(torch.device("cpu"), torch.float32))
+    step = Step(encoder, learner, settings.train, Runtime(torch.device("cpu"), torch.float32, compile=compile))
     copy_from_main(step.state().values())
     batches = Batches(images, learner, BATCH, settings.train.seed)
 
@@ -154,4 +156,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     with process_group(torch.device("cpu")):
         out, *chosen = sys.argv[1:]
-        torch.save({name: train(**CASES[name])._asdict() for name in chosen}, f"{out}.{rank()}")
+        torch.save({name: train(**(CASES | COMPILED)[name])._asdict() for name in chosen}, f"{out}.{rank()}")

@@ -5,17 +5,20 @@ from pathlib import Path
 import distributed_worker
 import pytest
 import torch
-from distributed_worker import CASES, FEW, Trained, run_processes
+from distributed_worker import CASES, COMPILED, FEW, Trained, run_processes
 
 
-@pytest.mark.parametrize(("size", "cases"), [(2, tuple(CASES)), (4, FEW)])
+@pytest.mark.parametrize(
+    ("size", "cases"),
+    [(2, tuple(CASES)), (4, FEW), pytest.param(2, tuple(COMPILED), marks=pytest.mark.slow, id="compiled")],
+)
 def test_processes_train_like_one(size, cases, tmp_path):
     """One test for all cases: starting processes takes longer than training."""
     ended = run_processes(size, [distributed_worker.__file__, str(tmp_path / "trained"), *cases], tmp_path)
     assert not any(each.code for each in ended), ended
     found = [torch.load(tmp_path / f"trained.{rank}") for rank in range(size)]
     for case in cases:
-        alone = distributed_worker.train(**CASES[case])
+        alone = distributed_worker.train(**(CASES | COMPILED)[case])
         assert_trained_alike(case, alone, [Trained(**each[case]) for each in found])
 
 

@@ -55,16 +55,14 @@ class Runtime:
     def for_processes(self) -> "Runtime":
         """Return how several processes compute together: their gradients are summed before the step."""
         captured = self.graph and backend(self.device) == "nccl"  # gloo sends through the host
-        reason = "; ".join([self.reason] * bool(self.reason) + ["no compilation with several processes"] * self.compile)
-        return replace(self, fused_step=False, compile=False, graph=captured, reason=reason)
+        return replace(self, fused_step=False, graph=captured)
 
     def fallback(self, error: str) -> "Runtime":
         """Return the next simpler way to compute after a failure; plain PyTorch always works."""
         if self.kernels and self.fused_step:
             return replace(self, fused_step=False, reason=f"no update inside backward: {error}")
         if self.kernels:
-            compile = not is_distributed() and not self.deterministic
-            return replace(self, kernels=False, compile=compile, reason=f"kernels failed: {error}")
+            return replace(self, kernels=False, compile=not self.deterministic, reason=f"kernels failed: {error}")
         return replace(self, compile=False, graph=False, reason=f"compilation failed: {error}")
 
 
