@@ -180,6 +180,10 @@ class Method(nn.Module):
         """Return the parameters that `before_epoch` re-initialized: their optimizer state is cleared."""
         return ()
 
+    def momenta(self) -> Mapping[Tensor, float]:
+        """Return those of the method's own parameters that have another momentum than the run (SGD only)."""
+        return {}
+
     def after_step(self, encoder: Encoder, *carry: Tensor) -> None:
         """Update the state after each batch, without gradients and inside the graph."""
 
