@@ -69,7 +69,7 @@ class TrainSettings(Settings):
     rounds: Annotated[int, Range(at_least=1)] = 1
     """Rounds that the epochs are divided into; the learning rate schedule restarts in each."""
     warmup_epochs: Annotated[int, Range(at_least=0)] | None = None
-    """Epochs of linear warm-up. Default: 10 (at most half of a round) above a batch of 256, else none."""
+    """Epochs of linear warm-up. Default: 10 (at most half of a round) above a batch of 256 or with LARS, else none."""
     optimizer: Literal["sgd", "lars", "adam"] = "sgd"
     """sgd, lars or adam."""
     momentum: Momentum = 0.9
@@ -137,7 +137,8 @@ class TrainSettings(Settings):
         """Replace automatic values; `precision` is what the device runs where none is chosen."""
         warmup = self.warmup_epochs
         if warmup is None:
-            warmup = min(10, self.round_epochs // 2) if self.batch_size > 256 else 0
+            # SimCLR's authors, for whom LARS is here, always warm up.
+            warmup = min(10, self.round_epochs // 2) if self.batch_size > 256 or self.optimizer == "lars" else 0
         return replace(self, warmup_epochs=warmup, precision=precision if self.precision == "auto" else self.precision)
 
 

@@ -72,6 +72,13 @@ def test_the_page_is_well_formed_and_accessible(text):
     assert all(attributes.get("aria-label") for attributes in charts)
 
 
+def test_the_column_of_words_stands_beside_the_groups(text):
+    heads = text[text.index('<section id="table1">') :].partition("</thead>")[0]
+    assert heads.count('class="group"') == 3
+    assert '<th scope="col" rowspan=2>memory bank</th></tr><tr>' in heads
+    assert row(text, "table1", "Instance").endswith('<td class="">yes</td>')
+
+
 def test_the_page_loads_nothing(text):
     page = Checked(text)
     assert not page.all("script")
@@ -141,7 +148,7 @@ def test_the_markdown_says_the_same(markdown, folder):
     assert "t-SNE of the 128-d embedding: 600 images (test), cosine distance, perplexity 30.0" in figure
     assert f"results/tsne/{PAPER.name}.json)" in figure
     notes = [part for part in markdown.split("\n\n") if part.startswith("‡")]
-    assert len(notes) == 4  # each a paragraph of its own
+    assert len(notes) == 3  # each a paragraph of its own
     for table in re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
 
@@ -151,7 +158,7 @@ def test_without_records_everything_is_not_run_yet(tmp_path):
     write_pages(tmp_path / "none", page, also)
     text, markdown = page.read_text(), also.read_text()
     Checked(text)
-    assert "Runs: 0 of 35 done" in text
+    assert "Runs: 0 of 38 done" in text
     assert text.count("not run yet") > 70
     assert "Within 0.5" not in markdown
     assert "## Records: Where the numbers come from\n\nNone yet.\n" in markdown

@@ -138,7 +138,7 @@ def test_records_without_a_needed_measure_are_incomplete(tmp_path):
     (run,) = runs("table3", row="AAG")
     write(tmp_path, record(run.experiment, knn_by_epoch=[[200, 84.0], [1000, 91.0]]))
     assert missing_needs(run, Results(tmp_path)) == {"knn@400", "knn@600", "knn@800"}
-    (run,) = runs("table6")
+    (run,) = runs("table6", row="AAG")
     write(tmp_path, record(run.experiment, evaluation=[]))
     assert missing_needs(run, Results(tmp_path)) == {"linear"}
     assert run_status(run, Results(tmp_path)) is RunStatus.INCOMPLETE
@@ -168,7 +168,7 @@ def test_shards_are_disjoint_and_similar_in_work(what, count):
 
 
 def test_a_run_folder_with_other_settings_is_not_started(tmp_path):
-    (run,) = runs("table6", runs=tmp_path)
+    (run,) = runs("table6", row="AAG", runs=tmp_path)
     results = Results(tmp_path / "none")
     assert run_status(run, results) is RunStatus.MISSING
     run.run.folder.mkdir()

@@ -47,11 +47,12 @@ def test_the_peak_grows_with_the_batch(batch, peak):
     assert rate(0, 100, batch_size=batch) == rate(0, 100, batch_size=batch // 4, accumulate=4) == pytest.approx(peak)
 
 
-def test_only_batches_above_256_warm_up_for_ten_epochs():
+def test_only_batches_above_256_and_lars_warm_up_for_ten_epochs():
     assert rate(0, 97, batch_size=512) == pytest.approx(0.12 / 970)
     assert rate(969, 97, batch_size=512) == pytest.approx(0.12)
     assert rate(0, 97, batch_size=512, warmup_epochs=0) == pytest.approx(0.12)
     assert rate(0, 10, warmup_epochs=2) == pytest.approx(0.03 / 20)
+    assert rate(0, 10, optimizer="lars") == pytest.approx(0.03 / 100)
 
 
 def test_the_schedule_restarts_in_each_round():

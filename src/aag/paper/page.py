@@ -148,18 +148,20 @@ def make_lists(summary: Summary) -> dict[str, list[Text]]:
 def _table_section(found: TableResult) -> doc.Section:
     table = found.table
     rows = []
-    for row in found.rows:
+    for place, row in enumerate(found.rows):
         first = row[0].cell
         tags = {"quoted": first.quoted, f"not ours {ELSEWHERE}": bool(first.elsewhere), "added by us": first.added}
         head: list[Text] = [first.row, *(join(Styled(tag, "tag")) for tag, shown in tags.items() if shown)]
-        rows.append([doc.Cell(head), *map(_cell, row)])
+        words = [doc.Cell([text]) for text in table.texts[place : place + 1]]
+        rows.append([doc.Cell(head), *map(_cell, row), *words])
+    columns = ["", *table.columns, *filter(None, [table.text_column])]
     missing = bool(found.describe_open())
     return doc.Section(
         table.id,
         table.title,
         [
             Paragraph(table.shows),
-            doc.Table(label(table), ["", *table.columns], rows, f"{label(table)}: {found.tally}."),
+            doc.Table(label(table), columns, rows, f"{label(table)}: {found.tally}."),
             *(Paragraph(text) for text in (found.gains, found.order) if text),
             *_notes(table.notes),
             *_small([*found.sources, *found.protocols]),
