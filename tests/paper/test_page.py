@@ -9,6 +9,7 @@ import pytest
 
 from aag.errors import AAGError
 from aag.pages.markdown import render_markdown
+from aag.pages.plots import COLOURS
 from aag.paper.page import make_document, write_pages
 from aag.paper.summary import Summary
 from synthetic import PAPER
@@ -68,7 +69,7 @@ def test_the_page_is_well_formed_and_accessible(text):
     assert all(attributes.get("alt") for attributes in page.all("img"))
     assert len({attributes["src"] for attributes in page.all("img")}) == 6 * 4  # figure 1
     charts = [attributes for attributes in page.all("svg") if attributes.get("role") == "img"]
-    assert len(charts) == 2 + 4 + 2 + 2
+    assert len(charts) == 1 + 2 + 4 + 2 + 2  # the drawing, and figures 2 to 6
     assert all(attributes.get("aria-label") for attributes in charts)
 
 
@@ -77,6 +78,13 @@ def test_the_column_of_words_stands_beside_the_groups(text):
     assert heads.count('class="group"') == 3
     assert '<th scope="col" rowspan=2>memory bank</th></tr><tr>' in heads
     assert row(text, "table1", "Instance").endswith('<td class="">yes</td>')
+
+
+def test_the_drawing_has_the_terms_of_the_loss_and_the_colours_of_the_page(text):
+    drawing = re.search(r'<svg class="drawing".*?</svg>', text)[0]
+
+    assert re.sub(r"<[^>]+>", "", re.search(r">(GNT-Xent.*?)</text>", drawing)[1]) == "GNT-Xent = Lxy + Lzx + Lzy"
+    assert set(re.findall(r"(?:fill|stroke): ([^;\"]+)", drawing)) <= {f"var(--{name})" for name in COLOURS} | {"none"}
 
 
 def test_the_page_loads_nothing(text):

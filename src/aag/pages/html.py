@@ -81,6 +81,8 @@ class _Renderer:
                 )
             case doc.Charts(charts):
                 return '<figure class="charts">' + "".join(map(self.chart, charts)) + "</figure>"
+            case doc.Drawing(svg):
+                return f'<figure class="drawing">{svg}</figure>'
             case Map():
                 self.has_map = True
                 return to_html(block)

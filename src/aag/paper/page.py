@@ -12,6 +12,7 @@ from aag.pages.html import render_html
 from aag.pages.markdown import render_markdown
 from aag.pages.plots import save
 from aag.paper.cells import CLOSE, ELSEWHERE, FAR, QUOTED, CellResult, TableResult, label, signed
+from aag.paper.drawing import draw_framework
 from aag.paper.experiments import Figure, Part
 from aag.paper.findings import FigureResult, find_figure
 from aag.paper.plan import find_parts
@@ -131,14 +132,7 @@ def make_lists(summary: Summary) -> dict[str, list[Text]]:
             *(join(_anchor(one.table), f": {text}") for one in tables if (text := one.describe_open())),
             *(join(_anchor(one.figure), f": {'; '.join(one.missing)}") for one in figures if one.missing),
         ],
-        "Not run here, and why": [
-            *(join(_anchor(one.table), f", {cell.row}: {cell.elsewhere}") for one, cell in rows),
-            *(
-                join(_anchor(one.figure), ": a drawing of the framework; we show views of real images")
-                for one in figures
-                if one.figure.kind == "views"
-            ),
-        ],
+        "Not run here, and why": [join(_anchor(one.table), f", {cell.row}: {cell.elsewhere}") for one, cell in rows],
     }
 
 
@@ -227,11 +221,13 @@ def _figure_section(found: FigureResult) -> doc.Section:
         links += [", " if links else "Drawn from ", Link(name, path)]
     seeds = "" if figure.kind == "sweep" else " (the lowest seed of each run)"
     paper: list[Block] = [heading("The paper"), Paragraph(figure.behaviour)]
-    drawn = make_view_table() if figure.kind == "views" else doc.Charts(found.charts)
-    # A single chart leaves room next to it.
-    body: list[Block] = (
-        [doc.Columns([[drawn], [*paper, *ours]])] if len(found.charts) == 1 else [drawn, doc.Columns([paper, ours])]
-    )
+    drawn: Block = doc.Drawing(draw_framework()) if figure.kind == "views" else doc.Charts(found.charts)
+    # A drawing or a single chart leaves room next to it.
+    body: list[Block] = [drawn, doc.Columns([paper, ours])]
+    if figure.kind == "views":
+        body = [doc.Columns([[drawn], paper]), make_view_table()]
+    elif len(found.charts) == 1:
+        body = [doc.Columns([[drawn], [*paper, *ours]])]
     return doc.Section(
         figure.id,
         figure.title,
