@@ -51,6 +51,8 @@ def test_a_row_that_we_add_is_shown_and_counts_in_no_sum(tmp_path):
     assert (first.close, first.below, first.order) == ([], [], "")
     assert first.tally == "0 of 34 cells run"
     assert first.describe_open() == "34 of 34 cells; 3 of 4 cells of the rows added by us"
+    (line,) = make_lists(content)["Rows that we added, which count in no sum"]
+    assert line[1] == ", AAG without flip, SVHN, ResNet-18: 95.20, paper 95.3 "
 
 
 def test_cells_far_above_the_paper_are_listed(tmp_path):
@@ -186,6 +188,8 @@ def test_training_is_described_by_method():
     )
     assert "constant schedule, its own loss, basic augmentation “crop”." in clusters  # without a temperature
     assert "Training (and): 1000 epochs in 5 rounds, " in rounds
+    (groups,) = describe_training([method("isif"), method("isif", bn_group_size=0)])
+    assert groups.endswith(", batch norm over groups of 64 or all views of the batch.")
     assert describe_training([]) == []
 
 

@@ -142,6 +142,11 @@ class TableResult:
     def incomparable(self) -> list[CellResult]:
         return [one for one in self.wanted if one.state == "done" and not one.is_comparable]
 
+    @property
+    def added(self) -> list[CellResult]:
+        """The cells that were run of the rows that we added."""
+        return [one for one in self.cells if one.cell.added and one.state == "done"]
+
     def with_state(self, state: str) -> list[CellResult]:
         return [one for one in self.cells if one.state == state and not one.cell.added]
 
