@@ -224,7 +224,7 @@ def test_options_change_the_basic_view():
     [
         ({"basic": "crop", "jitter_strength": 1.0}, "--jitter-strength has no effect with --basic crop; leave it out"),
         ({"basic": "simclr", "blur_kernel": 5}, "--blur-kernel has no effect with --basic simclr; leave it out"),
-        ({"blur_kernel": 4}, "blur_kernel must be odd, not 4"),
+        ({"blur_kernel": 4}, "--blur-kernel must be odd, not 4; use 5"),
         ({"min_crop": 0.0}, "--min-crop must be above 0 and at most 1, not 0"),
     ],
 )

@@ -38,11 +38,11 @@ class MethodSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        preset = BasicAugment.preset(self.basic)
-        for name, probability in (("jitter_strength", preset.jitter), ("blur_kernel", preset.blur)):
-            if getattr(self, name) is not None and not probability:
+        for name, step in (("jitter_strength", "jitter"), ("blur_kernel", "blur")):
+            if getattr(self, name) is not None and not getattr(BasicAugment.preset(self.basic), step):
                 raise AAGError(f"{option(name)} has no effect with --basic {self.basic}; leave it out")
-        self.basic_augmentation()  # refuses an even kernel
+        if self.blur_kernel is not None and self.blur_kernel % 2 == 0:
+            raise AAGError(f"--blur-kernel must be odd, not {self.blur_kernel}; use {self.blur_kernel + 1}")
 
     def resolve(self, dataset: Dataset | None) -> Self:
         """Replace automatic values by what they are on a data set; None stands for a user's own images."""
