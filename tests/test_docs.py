@@ -70,6 +70,10 @@ def test_the_tables_are_what_the_records_say(tables, name):
     assert tables["filled"](PAGES[name], name) == PAGES[name]
 
 
+def test_the_drawing_is_what_the_code_draws(tables):
+    assert (ROOT / tables["DRAWING"]).read_text() == tables["draw_framework_file"](), "run make tables"
+
+
 def test_every_table_has_its_place(tables):
     pages = "".join(PAGES[name] for name in tables["PAGES"])
     for name in tables["TABLES"]:

@@ -1,4 +1,7 @@
-"""Fill the tables of README.md and docs/ from the records under results/: no number is typed by hand."""
+"""Fill the tables of README.md and docs/ from the records under results/: no number is typed by hand.
+
+Also write the drawing of the framework.
+"""
 
 import json
 import re
@@ -7,12 +10,14 @@ from pathlib import Path
 from aag.bench import SECTIONS
 from aag.bench.tables import tables
 from aag.pages.markdown import make_table, render_markdown
+from aag.paper.drawing import draw_framework_file
 from aag.paper.page import make_document
 from aag.paper.summary import Summary
 from run_tables import ROOT, methods_table, results_table
 
 PAGES = ("README.md", "docs/methods.md", "docs/benchmarks.md")  # with tables in their places
 WHOLE = "docs/reproduction.md"  # written from its first line to its last
+DRAWING = "docs/images/framework.svg"
 
 
 def augmentation_table() -> str:
@@ -100,6 +105,7 @@ def filled(page: str, name: str) -> str:
 def main() -> None:
     for name in PAGES:
         (ROOT / name).write_text(filled((ROOT / name).read_text(), name))
+    (ROOT / DRAWING).write_text(draw_framework_file())
     (ROOT / WHOLE).write_text(render_markdown(make_document(Summary(ROOT / "results")), ROOT / WHOLE))
 
 

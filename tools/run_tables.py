@@ -12,7 +12,7 @@ from aag.data.datasets import DATASETS
 from aag.errors import AAGError
 from aag.methods import MethodContext
 from aag.pages.markdown import make_table
-from aag.paper import PAPER, Experiment, Result, Results, Table, make_experiment
+from aag.paper import PAPER, Experiment, Figure, Result, Results, Table, make_experiment
 from aag.paper.cells import find_measure
 from aag.paper.plan import type_options
 from aag.settings import to_json
@@ -52,7 +52,7 @@ THEIRS = (
     Theirs("simclr", paper("table1", "SimCLR")),
     Theirs(
         "simclr", paper("table5", "SimCLR, τ 0.5 (linear)", "GNT-Xent"),
-        "linear", "Table 5", {"loss": "gnt-xent"}, open=True,
+        "linear", "Table 5", {"loss": "dcl"}, open=True,
     ),
     Theirs("moco", 82.6, note=DEMO),
     Theirs("moco", 85.3, note=DEMO, settings={"symmetric": True}),
@@ -198,7 +198,9 @@ def _method_rows(method: str, runs: list[tuple[Result, Experiment]]) -> list[lis
             rows.append(
                 [f"{', '.join([*typed(theirs.settings), f'{epochs} epochs'])}: not run yet", NONE, NONE, number]
             )
-    in_paper = {experiment.name for part in PAPER.values() for experiment in part.experiments}
+    cells = [cell for part in PAPER.values() if isinstance(part, Table) for cell in part.cells]
+    in_paper = {cell.experiment.name for cell in cells if cell.experiment and not cell.added}
+    in_paper |= {each.name for part in PAPER.values() if isinstance(part, Figure) for each in part.experiments}
     others = [run for run in runs if published(run[1]) is None and run[1].replace(seed=0).name not in in_paper]
     return rows + [_run_row(*run, NONE) for run in others]
 

@@ -64,12 +64,12 @@ class TrainSettings(Settings):
     """cosine: to zero over the run; step: drops, see --decay-at; or constant."""
     decay_at: tuple[float, ...] = (0.6, 0.8)
     """Fractions of the epochs after which the learning rate drops (--schedule step)."""
-    decay_by: Annotated[float, Range(at_least=0)] = 0.1
-    """Factor of each drop (--schedule step)."""
+    decay_by: float | tuple[float, ...] = 0.1
+    """Factor of each drop, or one factor per drop: 0.1 0.5 is a tenth, then half of that (--schedule step)."""
     rounds: Annotated[int, Range(at_least=1)] = 1
     """Rounds that the epochs are divided into; the learning rate schedule restarts in each."""
     warmup_epochs: Annotated[int, Range(at_least=0)] | None = None
-    """Epochs of linear warm-up. Default: 10 (at most half of a round) above a batch of 256, else none."""
+    """Epochs of linear warm-up. Default: 10 (at most half of a round) above a batch of 256 or with LARS, else none."""
     optimizer: Literal["sgd", "lars", "adam"] = "sgd"
     """sgd, lars or adam."""
     momentum: Momentum = 0.9
@@ -98,9 +98,7 @@ class TrainSettings(Settings):
         super().__post_init__()
         if self.pretrained and self.start_from:
             raise AAGError("--pretrained and --from both give the weights to start from; leave one out")
-        if any(not 0 < fraction <= 1 for fraction in self.decay_at):
-            given = " ".join(f"{fraction:g}" for fraction in self.decay_at)
-            raise AAGError(f"--decay-at takes fractions of the epochs, above 0 and at most 1, not {given}")
+        self._check_decay()
         if self.epochs % self.rounds:
             nearest = self.rounds * max(1, round(self.epochs / self.rounds))
             raise AAGError(f"{self.epochs} epochs cannot be divided into {self.rounds} rounds; use --epochs {nearest}")
@@ -110,6 +108,27 @@ class TrainSettings(Settings):
                 f"{pluralize(self.round_epochs, 'epoch')} to train; use --warmup-epochs {self.round_epochs // 2}"
             )
 
+    def _check_decay(self) -> None:
+        if any(not 0 < fraction <= 1 for fraction in self.decay_at):
+            raise AAGError(
+                f"--decay-at takes fractions of the epochs, above 0 and at most 1, not {_list(self.decay_at)}"
+            )
+        if isinstance(self.decay_by, tuple) and len(self.decay_by) == 1:
+            object.__setattr__(self, "decay_by", self.decay_by[0])  # the same settings, however they are written
+        given = self.decay_by if isinstance(self.decay_by, tuple) else (self.decay_by,)
+        if any(not 0 <= factor < math.inf for factor in given):
+            raise AAGError(f"--decay-by takes factors of at least 0, not {_list(given)}")
+        if len(self.decay_factors) != len(self.decay_at):
+            raise AAGError(
+                f"--decay-by has {pluralize(len(given), 'factor')} for {pluralize(len(self.decay_at), 'drop')} "
+                f"(--decay-at {_list(self.decay_at)}); give one factor, or one per drop"
+            )
+
+    @property
+    def decay_factors(self) -> tuple[float, ...]:
+        """The factor of each drop."""
+        return self.decay_by if isinstance(self.decay_by, tuple) else (self.decay_by,) * len(self.decay_at)
+
     @property
     def round_epochs(self) -> int:
         return self.epochs // self.rounds
@@ -118,8 +137,13 @@ class TrainSettings(Settings):
         """Replace automatic values; `precision` is what the device runs where none is chosen."""
         warmup = self.warmup_epochs
         if warmup is None:
-            warmup = min(10, self.round_epochs // 2) if self.batch_size > 256 else 0
+            # SimCLR's authors, for whom LARS is here, always warm up.
+            warmup = min(10, self.round_epochs // 2) if self.batch_size > 256 or self.optimizer == "lars" else 0
         return replace(self, warmup_epochs=warmup, precision=precision if self.precision == "auto" else self.precision)
+
+
+def _list(numbers: tuple[float, ...]) -> str:
+    return " ".join(f"{number:g}" for number in numbers)
 
 
 # --- fields -----------------------------------------------------------------------------------------------------------

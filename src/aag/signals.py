@@ -7,13 +7,13 @@ from typing import Any
 
 INTERRUPTED = 130  # exit code after Ctrl-C, by a shell's convention
 RESUMABLE = 75  # exit code after a scheduler's signal: EX_TEMPFAIL of sysexits.h, "try again"
-# SLURM sends SIGUSR1 or SIGTERM before it preempts a job. Windows has only the first two of these.
-_STOP_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
+# SLURM sends SIGUSR1 or SIGTERM before it preempts a job; a timer sends SIGALRM. Windows has only the first two.
+_STOP_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP", "SIGALRM")
 STOP_SIGNALS = tuple(getattr(signal, name) for name in _STOP_NAMES if hasattr(signal, name))
 
 
 class Terminated(KeyboardInterrupt):
-    """A scheduler or a closed terminal asked this process to stop."""
+    """A scheduler, a closed terminal or a timer asked this process to stop."""
 
 
 def exit_code(signum: int | None) -> int:
@@ -42,3 +42,15 @@ def handle_stops(handler: Callable[[int, Any], None]) -> Iterator[None]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+@contextlib.contextmanager
+def stop_after(seconds: float | None) -> Iterator[None]:
+    """Ask this process to stop after so many seconds, as a scheduler's signal does. None: no limit."""
+    if seconds is not None:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        if seconds is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)

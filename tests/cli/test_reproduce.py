@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,38 @@ def test_stopping_saves_and_the_same_command_resumes(npz, monkeypatch, step):
     assert len(recorded()) == 2
     assert starts(name) == (1 if step == 4 else 2)
     assert [row["epoch"] for row in Run(RUNS / name).metrics() if row["kind"] == "epoch"] == [1, 2]
+
+
+@pytest.mark.usefixtures("paper")
+def test_a_time_limit_stops_saves_and_the_same_command_continues(npz, monkeypatch):
+    left = []
+
+    def on_step(*_: object) -> None:
+        left.append(signal.getitimer(signal.ITIMER_REAL)[0])
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        while signal.getitimer(signal.ITIMER_REAL)[0]:
+            time.sleep(0.001)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Progress, "on_step", on_step)
+        stopped = reproduce("figure1", "--minutes", 9)
+    assert stopped.code == 75
+    assert "Stopped and saved. The same command resumes from the last checkpoint, in runs/" in stopped.out
+    assert len(left) == 1
+    assert 0 < left[0] <= 9 * 60 - runner.SAVE_SECONDS
+    assert recorded() == []
+
+    again = reproduce("figure1", "--minutes", 1e5)
+    assert (again.code, again.err) == (0, "")
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert starts(experiment(npz).name) == 2
+    assert recorded() == [experiment(npz).name]
+
+
+@pytest.mark.usefixtures("paper")
+@pytest.mark.parametrize("minutes", [0, -1, "nan", 1e9])
+def test_impossible_time_limits_are_refused(minutes):
+    assert "--minutes must be above 0" in reproduce("figure1", "--minutes", minutes).err
 
 
 @pytest.mark.usefixtures("paper")

@@ -86,8 +86,22 @@ def test_arrays_are_split_by_pixels(tmp_path, refused):
     refused(lambda: data.as_image_sets(replace(whole, labels=None, classes=()), holdout=0.25), "has no labels")
 
 
+def test_known_data_sets_hold_out_training_images(tmp_path, refused):
+    whole, published = data.load_pair("sample")
+    train, test = data.load_pair("sample", holdout=0.1)
+    assert len(train) + len(test) == len(whole)
+    assert len(test) == pytest.approx(0.1 * len(whole), rel=0.2)
+    both = torch.cat([train.images, test.images]).flatten(1)
+    assert sorted(map(hash, map(bytes, both.numpy()))) == sorted(map(hash, map(bytes, whole.images.flatten(1).numpy())))
+    assert not {bytes(image) for image in test.images.numpy()} & {bytes(image) for image in published.images.numpy()}
+    assert (train.classes, test.split, len(set(test.labels.tolist()))) == (whole.classes, "test", 10)
+    assert train.fingerprint() != whole.fingerprint()
+    fill(tmp_path / "train", 9)
+    fill(tmp_path / "test", 9)
+    refused(lambda: data.load_pair(tmp_path, holdout=0.1), "has a test split", "leave out --holdout")
+
+
 def test_wrong_uses_are_refused(tmp_path, refused):
-    refused(lambda: data.load_pair("sample", holdout=0.1), "sample has a test split", "leave out --holdout")
     Image.new("RGB", (4, 4)).save(tmp_path / "1.png")
     refused(lambda: data.load_pair(tmp_path, holdout=0.1), "has no labels", "--holdout")
     refused(lambda: data.load_pair(tmp_path, holdout=0.9), "0.9", "at most 0.5")

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aag import AAGError, tensor_files
-from aag.augment import Augmentation
+from aag.augment import Augmentation, BasicAugment
 from aag.cli.parsing import field_docs
 from aag.data import ImageSet
 from aag.methods import Method, MethodContext, MethodSettings, StepOutput, load_method, methods, register_method
@@ -206,6 +206,31 @@ def test_a_step_reads_no_value_draws_no_number_and_moves_no_state(name, photogra
     made.method.before_epoch(1, lambda: made.step.encoder.encode(photographs))
     assert torch.equal(torch.get_rng_state(), generator)
     assert {key: value.data_ptr() for key, value in made.step.state().items()} == addresses
+
+
+# --- options of the basic view ----------------------------------------------------------------------------------------
+
+
+def test_options_change_the_basic_view():
+    settings = MethodSettings(min_crop=0.08, jitter_strength=1.0, blur_kernel=13)
+    expected = {"scale": (0.08, 1.0), "brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
+    assert settings.basic_augmentation() == BasicAugment.preset("paper", **expected, blur_kernel=13)
+    assert MethodSettings(jitter_strength=0.5).basic_augmentation() == BasicAugment()
+    assert MethodSettings(basic="simclr", flip=False).basic_augmentation() == BasicAugment.preset("simclr", flip=0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"basic": "crop", "jitter_strength": 1.0}, "--jitter-strength has no effect with --basic crop; leave it out"),
+        ({"basic": "simclr", "blur_kernel": 5}, "--blur-kernel has no effect with --basic simclr; leave it out"),
+        ({"blur_kernel": 4}, "--blur-kernel must be odd, not 4; use 5"),
+        ({"min_crop": 0.0}, "--min-crop must be above 0 and at most 1, not 0"),
+    ],
+)
+def test_options_without_an_effect_are_refused(changes, message):
+    with pytest.raises(AAGError, match=re.escape(message)):
+        MethodSettings(**changes)
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------

@@ -46,10 +46,22 @@ def test_no_more_clusters_than_a_tenth_of_the_images():
         deepcluster(95, clusters=10)
 
 
-@pytest.mark.parametrize("head", ["linear", "mlp", "auto"])
-def test_a_head_that_nothing_trains_is_refused(head):
-    with pytest.raises(AAGError, match="--method deepcluster trains no head; use --head none"):
-        deepcluster(head=head)
+def test_a_head_is_trained_clustered_and_classified():
+    method, encoder = deepcluster(head="linear", embedding=6), make_encoder(head="linear", embedding=6)
+    assert method.classifier.in_features == 6
+    features, group = groups()
+    method.before_epoch(0, lambda: (torch.zeros(N, 32), features[:, :6]))  # clusters of the head's output
+    assert method.labels[group == 0].bincount().max() >= 25
+    embeddings = method.embed(encoder, torch.randint(0, 256, (1, 8, 3, 32, 32), dtype=torch.uint8))
+    assert embeddings.shape == (1, 8, 6)
+    method.loss(embeddings, torch.arange(8)).loss.backward()
+    assert encoder.head.weight.grad.abs().sum() > 0
+
+
+def test_the_classifier_may_have_its_own_momentum(method):
+    assert method.momenta() == {}
+    own = make_method(DeepCluster, make_encoder(head="none"), N, clusters=6, classifier_momentum=0.0)
+    assert own.momenta() == {own.classifier.weight: 0.0, own.classifier.bias: 0.0}
 
 
 def test_clusters_follow_the_features(method):

@@ -24,7 +24,7 @@ OVERFLOWING = """[...document.querySelectorAll('tbody th')].filter(e => {const r
 HIDDEN = """[...document.querySelectorAll('svg, img')].filter(e => {const b = e.getBoundingClientRect();
   return b.width < 10 || b.height < 10 || getComputedStyle(e).visibility != 'visible'}).length"""
 BROKEN = "[...document.images].filter(e => !e.complete || !e.naturalWidth).length"
-SMALL_TEXT = """[...document.querySelectorAll('svg.chart text')].filter(e => {const m = e.getScreenCTM();
+SMALL_TEXT = """[...document.querySelectorAll('svg text')].filter(e => {const m = e.getScreenCTM();
   return parseFloat(getComputedStyle(e).fontSize) * Math.hypot(m.a, m.b) < 9}).length"""
 # Contrast by WCAG, of all text whose own background or an ancestor's is opaque.
 FAINT = """(() => {

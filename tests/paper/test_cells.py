@@ -50,6 +50,9 @@ def test_a_row_that_we_add_is_shown_and_counts_in_no_sum(tmp_path):
     assert (shown.name, shown.ours, shown.difference) == ("AAG without flip, SVHN, ResNet-18", "95.20", -0.1)
     assert (first.close, first.below, first.order) == ([], [], "")
     assert first.tally == "0 of 34 cells run"
+    assert first.describe_open() == "34 of 34 cells; 3 of 4 cells of the rows added by us"
+    (line,) = make_lists(content)["Rows that we added, which count in no sum"]
+    assert line[1] == ", AAG without flip, SVHN, ResNet-18: 95.20, paper 95.3 "
 
 
 def test_cells_far_above_the_paper_are_listed(tmp_path):
@@ -114,19 +117,19 @@ def test_a_difference_is_of_the_numbers_as_shown():
 
 
 def test_the_headline_counts_each_run_once(tmp_path):
-    assert Summary(tmp_path).headline.startswith("Runs: 0 of 35 done, 0 of these within 0.5")
+    assert Summary(tmp_path).headline.startswith("Runs: 0 of 38 done, 0 of these within 0.5")
     write(tmp_path, record(PAPER, 88.0))  # a cell of Tables 1, 4 and 7
     write(tmp_path, record(method("instance"), 50.0))
     assert Summary(tmp_path).headline.startswith(
-        "Runs: 2 of 35 done, 1 of these within 0.5 points of the paper or above it, in every table. "
+        "Runs: 2 of 38 done, 1 of these within 0.5 points of the paper or above it, in every table. "
         "AAG's own: 1 of 14 done, 1 of these within 0.5 points of the paper or above it."
     )
     found = find_tables(Results(tmp_path))
     assert found[0].describe_close() == "1 of 16 cells (AAG, CIFAR-10, ResNet-18)"
-    assert found[0].describe_open() == "32 of 34 cells"
+    assert found[0].describe_open() == "32 of 34 cells; 4 of 4 cells of the rows added by us"
     assert found[6].tally == "1 of 6 cells run; 1 of 1 within 0.5 of the paper, or above"
     write(tmp_path, record(method("isif"), 83.0))  # within 0.5 of Table 5's 83.3, not of Table 1's 83.6
-    assert "Runs: 3 of 35 done, 1 of these" in Summary(tmp_path).headline
+    assert "Runs: 3 of 38 done, 1 of these" in Summary(tmp_path).headline
 
 
 def test_gains_are_shown_next_to_the_papers(folder):
@@ -185,6 +188,8 @@ def test_training_is_described_by_method():
     )
     assert "constant schedule, its own loss, basic augmentation “crop”." in clusters  # without a temperature
     assert "Training (and): 1000 epochs in 5 rounds, " in rounds
+    (groups,) = describe_training([method("isif"), method("isif", bn_group_size=0)])
+    assert groups.endswith(", batch norm over groups of 64 or all views of the batch.")
     assert describe_training([]) == []
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from aag.errors import AAGError
 from aag.pages.markdown import render_markdown
+from aag.pages.plots import COLOURS
 from aag.paper.page import make_document, write_pages
 from aag.paper.summary import Summary
 from synthetic import PAPER
@@ -68,8 +69,22 @@ def test_the_page_is_well_formed_and_accessible(text):
     assert all(attributes.get("alt") for attributes in page.all("img"))
     assert len({attributes["src"] for attributes in page.all("img")}) == 6 * 4  # figure 1
     charts = [attributes for attributes in page.all("svg") if attributes.get("role") == "img"]
-    assert len(charts) == 2 + 4 + 2 + 2
+    assert len(charts) == 1 + 2 + 4 + 2 + 2  # the drawing, and figures 2 to 6
     assert all(attributes.get("aria-label") for attributes in charts)
+
+
+def test_the_column_of_words_stands_beside_the_groups(text):
+    heads = text[text.index('<section id="table1">') :].partition("</thead>")[0]
+    assert heads.count('class="group"') == 3
+    assert '<th scope="col" rowspan=2>memory bank</th></tr><tr>' in heads
+    assert row(text, "table1", "Instance").endswith('<td class="">yes</td>')
+
+
+def test_the_drawing_has_the_terms_of_the_loss_and_the_colours_of_the_page(text):
+    drawing = re.search(r'<svg class="drawing".*?</svg>', text)[0]
+
+    assert re.sub(r"<[^>]+>", "", re.search(r">(GNT-Xent.*?)</text>", drawing)[1]) == "GNT-Xent = Lxy + Lzx + Lzy"
+    assert set(re.findall(r"(?:fill|stroke): ([^;\"]+)", drawing)) <= {f"var(--{name})" for name in COLOURS} | {"none"}
 
 
 def test_the_page_loads_nothing(text):
@@ -141,7 +156,7 @@ def test_the_markdown_says_the_same(markdown, folder):
     assert "t-SNE of the 128-d embedding: 600 images (test), cosine distance, perplexity 30.0" in figure
     assert f"results/tsne/{PAPER.name}.json)" in figure
     notes = [part for part in markdown.split("\n\n") if part.startswith("‡")]
-    assert len(notes) == 4  # each a paragraph of its own
+    assert len(notes) == 3  # each a paragraph of its own
     for table in re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
 
@@ -151,7 +166,7 @@ def test_without_records_everything_is_not_run_yet(tmp_path):
     write_pages(tmp_path / "none", page, also)
     text, markdown = page.read_text(), also.read_text()
     Checked(text)
-    assert "Runs: 0 of 35 done" in text
+    assert "Runs: 0 of 38 done" in text
     assert text.count("not run yet") > 70
     assert "Within 0.5" not in markdown
     assert "## Records: Where the numbers come from\n\nNone yet.\n" in markdown

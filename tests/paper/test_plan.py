@@ -1,5 +1,6 @@
 """What is chosen of a table, in which parts, and the commands for it."""
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from aag import AAGError
+from aag.cli.parsing import parse
 from aag.cli.train import parse_train
 from aag.methods import methods
 from aag.paper import PAPER, Experiment, Results, make_experiment
@@ -22,7 +24,9 @@ from aag.paper.plan import (
     train_options,
     work,
 )
-from aag.training import Execution
+from aag.training import Execution, RunSettings
+from aag.training.recipes import check_unused
+from run_tables import ROOT
 from synthetic import record, settings_of, write
 
 
@@ -138,7 +142,7 @@ def test_records_without_a_needed_measure_are_incomplete(tmp_path):
     (run,) = runs("table3", row="AAG")
     write(tmp_path, record(run.experiment, knn_by_epoch=[[200, 84.0], [1000, 91.0]]))
     assert missing_needs(run, Results(tmp_path)) == {"knn@400", "knn@600", "knn@800"}
-    (run,) = runs("table6")
+    (run,) = runs("table6", row="AAG")
     write(tmp_path, record(run.experiment, evaluation=[]))
     assert missing_needs(run, Results(tmp_path)) == {"linear"}
     assert run_status(run, Results(tmp_path)) is RunStatus.INCOMPLETE
@@ -168,7 +172,7 @@ def test_shards_are_disjoint_and_similar_in_work(what, count):
 
 
 def test_a_run_folder_with_other_settings_is_not_started(tmp_path):
-    (run,) = runs("table6", runs=tmp_path)
+    (run,) = runs("table6", row="AAG", runs=tmp_path)
     results = Results(tmp_path / "none")
     assert run_status(run, results) is RunStatus.MISSING
     run.run.folder.mkdir()
@@ -227,3 +231,27 @@ def test_the_commands_of_every_run_give_exactly_that_run():
         assert ("--tsne" in words) == (TSNE in run.needs)
         assert ("cuda:1" in words) == (run.execution.device == "cuda:1")
         assert ("/my data" in words) == (run.execution.data_root is not None)
+
+
+# --- the queue --------------------------------------------------------------------------------------------------------
+
+QUEUE = re.findall(r"^\| `aag (.+?)` \|", (ROOT / "results" / "queue.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", QUEUE)
+def test_every_command_of_the_queue_can_be_run_and_is_not_done(words):
+    program, *arguments = shlex.split(words)
+    if program == "reproduce":
+        results = Results(ROOT / "results")
+        statuses = [run_status(run, results) for run in select(parse(Reproduce, "reproduce", arguments))]
+        assert any(status is not RunStatus.RECORDED for status in statuses)
+    else:
+        assert program == "train"
+        request = parse_train(arguments)
+        settings = request.settings.resolve()
+        check_unused(settings, request.recipe)
+        assert RunSettings.from_json(settings.to_json()) == settings
+
+
+def test_the_queue_is_read():
+    assert len(QUEUE) > 10

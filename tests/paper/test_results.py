@@ -7,8 +7,9 @@ import pytest
 
 from aag.errors import AAGError
 from aag.files import write_json
+from aag.paper import PAPER as THE_PAPER
 from aag.paper import Results, make_experiment
-from run_tables import as_written
+from run_tables import ROOT, as_written
 from synthetic import PAPER, record, settings_of, write
 
 
@@ -50,6 +51,29 @@ def test_the_precision_counts_only_where_a_run_chooses_one(tmp_path):
     assert Results(tmp_path).same_seed(PAPER.replace(precision="bf16")) is None
     path = write(tmp_path, record(PAPER))
     assert [result.path for result in Results(tmp_path).all_seeds(PAPER)] == [path]  # one per seed, bf16 first
+
+
+def test_a_record_of_an_earlier_recipe_keeps_its_content_under_the_name_of_its_settings(tmp_path):
+    earlier = record(PAPER.replace(momentum=0.5), name=PAPER.name)
+    path = write(tmp_path, earlier, PAPER.name)
+    (stale,) = Results(tmp_path).stale(PAPER)  # a new run would replace it
+    assert str(stale) == "momentum 0.5, now 0.9"
+    path.rename(tmp_path / f"{PAPER.replace(momentum=0.5).name}.json")
+    results = Results(tmp_path)
+    assert results.stale(PAPER) == []
+    assert [result.name for result in results.all_seeds(PAPER.replace(momentum=0.5))] == [
+        "cifar10-resnet18-paper-seed0-momentum=0.5"
+    ]
+    assert not results.damaged
+
+
+def test_no_record_of_ours_stands_where_a_run_would_replace_it():
+    results = Results(ROOT / "results")
+    for part in THE_PAPER.values():
+        for experiment in part.experiments:
+            assert results.stale(experiment) == []
+            for result in results.all_seeds(experiment):
+                assert result.name == experiment.replace(seed=result.seed).name
 
 
 def test_measures(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from aag import AAGError
 from aag.settings import TrainSettings
 from aag.training.optimizers import LARS, SGD, Adam, Optimizer, build_optimizer
 
@@ -22,6 +23,7 @@ def weights() -> dict[str, Tensor]:
     [
         (lambda w: SGD(w, 0.9, 5e-4), lambda w: torch.optim.SGD(w, 1.0, 0.9, weight_decay=5e-4)),
         (lambda w: SGD(w, 0.5, 0.0), lambda w: torch.optim.SGD(w, 1.0, 0.5)),
+        (lambda w: SGD(w, 0.0, 0.1, nesterov=True), lambda w: torch.optim.SGD(w, 1.0, 0.0, weight_decay=0.1)),
         (
             lambda w: SGD(w, 0.9, 0.1, nesterov=True),
             lambda w: torch.optim.SGD(w, 1.0, 0.9, weight_decay=0.1, nesterov=True),
@@ -45,7 +47,27 @@ def test_steps_are_those_of_torch(make: Callable[[dict[str, Tensor]], Optimizer]
         for name, own in ours.items():
             torch.testing.assert_close(own, others[name])
             state = expected.state[others[name]]
-            torch.testing.assert_close(optimizer.velocity[own], state.get("momentum_buffer", state.get("exp_avg")))
+            velocity = state.get("momentum_buffer", state.get("exp_avg"))
+            torch.testing.assert_close(optimizer.velocity[own], torch.zeros_like(own) if velocity is None else velocity)
+
+
+def test_parameters_may_have_a_momentum_of_their_own():
+    ours, others = weights(), weights()
+    optimizer = build_optimizer(TrainSettings(), ours, {ours["bias"]: 0.0})
+    groups = [{"params": [others["conv"], others["scale"]]}, {"params": [others["bias"]], "momentum": 0.0}]
+    expected = torch.optim.SGD(groups, 0.3, 0.9, weight_decay=5e-4)
+    optimizer.lr.fill_(0.3)
+    random = torch.Generator().manual_seed(2)
+    for _ in range(3):
+        for name, own in ours.items():
+            own.grad = torch.randn(own.shape, generator=random)
+            others[name].grad = own.grad.clone()
+        optimizer.step()
+        expected.step()
+    for name, own in ours.items():
+        torch.testing.assert_close(own, others[name])
+    with pytest.raises(AAGError, match="--optimizer adam has one momentum for all parameters; use --optimizer sgd"):
+        build_optimizer(TrainSettings(optimizer="adam"), ours, {ours["bias"]: 0.0})
 
 
 def test_lars_is_the_loop():

@@ -27,7 +27,7 @@ RESUMED: dict[str, dict] = {
 LEARNS: dict[str, tuple[dict, float]] = {
     # One view an image makes an epoch cheap; the bank needs many before its rows stand for the images.
     "instance": ({"epochs": 30, "batch_size": 32}, 4),
-    "isif": ({}, 5),
+    "isif": ({"bn_group_size": 0}, 5),
     "simclr": ({"optimizer": "sgd", "seed": 1}, 12),  # LARS is for batches of hundreds
     "moco": ({"queue": 128, "bn_group_size": 0}, 5),  # keys in it are eight steps old at most; 4096 would be 256
     "and": ({"epochs": 24, "batch_size": 32, "rounds": 2}, 3),

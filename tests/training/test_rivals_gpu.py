@@ -12,7 +12,7 @@ COMPILED = ("super-and", "amdim")  # by torch.compile: half a minute each
 # What makes a method small enough for a run of seconds on a tiny set, besides the defaults of `SmallRuns`.
 SMALL: dict[str, dict] = {
     "instance": {},
-    "isif": {},
+    "isif": {"bn_group_size": 8},
     "simclr": {},
     "moco": {"queue": 32, "bn_group_size": 8},
     "and": {"rounds": 2},

@@ -34,16 +34,25 @@ def test_steps_drop_to_a_tenth_at_120_and_160_of_200_epochs():
     assert at == pytest.approx(expected)
 
 
+def test_each_drop_may_have_its_own_factor():
+    found = [rate(epoch * 10, 10, schedule="step", decay_by=(0.1, 0.5)) for epoch in (119, 120, 160)]  # ISIF's
+    assert found == pytest.approx([0.03, 0.003, 0.0015])
+    assert rate(1999, 10, schedule="step", decay_by=0.2) == rate(1999, 10, schedule="step", decay_by=(0.2, 0.2))
+    assert TrainSettings(decay_by=(0.2,)) == TrainSettings(decay_by=0.2)
+    assert rate(1999, 10, schedule="step", decay_at=(0.6,)) == pytest.approx(0.003)
+
+
 @pytest.mark.parametrize(("batch", "peak"), [(32, 0.0075), (128, 0.03), (256, 0.06)])
 def test_the_peak_grows_with_the_batch(batch, peak):
     assert rate(0, 100, batch_size=batch) == rate(0, 100, batch_size=batch // 4, accumulate=4) == pytest.approx(peak)
 
 
-def test_only_batches_above_256_warm_up_for_ten_epochs():
+def test_only_batches_above_256_and_lars_warm_up_for_ten_epochs():
     assert rate(0, 97, batch_size=512) == pytest.approx(0.12 / 970)
     assert rate(969, 97, batch_size=512) == pytest.approx(0.12)
     assert rate(0, 97, batch_size=512, warmup_epochs=0) == pytest.approx(0.12)
     assert rate(0, 10, warmup_epochs=2) == pytest.approx(0.03 / 20)
+    assert rate(0, 10, optimizer="lars") == pytest.approx(0.03 / 100)
 
 
 def test_the_schedule_restarts_in_each_round():

@@ -84,6 +84,8 @@ def test_the_ends_of_the_ranges_are_allowed():
         ({"bn_group_size": 48}, "batch size 128 is not a multiple of --bn-group-size 48"),
         ({"bn_group_size": 1}, "leaves batch norm nothing to compare"),
         ({"decay_at": (0.5, 1.5)}, "--decay-at takes fractions of the epochs"),
+        ({"decay_by": (0.1, 0.5, 0.5)}, "--decay-by has 3 factors for 2 drops (--decay-at 0.6 0.8); give one"),
+        ({"decay_by": (0.1, -0.5)}, "--decay-by takes factors of at least 0, not 0.1 -0.5"),
         ({"epochs": 4, "warmup_epochs": 4}, "leaves none of 4 epochs to train; use --warmup-epochs 2"),
         ({"clusters": 50}, "unknown option of --method aag 'clusters'"),
         ({"source": "x"}, "unknown option of --method aag 'source'"),
@@ -108,10 +110,12 @@ def test_automatic_values_resolve_once():
 
 
 def test_settings_come_back_from_json_by_section():
-    settings = PAPER.replace(decay_at=(0.5,), freeze=("backbone",), image_size=64, seed=3, temperature=0.3)
+    settings = PAPER.replace(
+        decay_at=(0.5, 0.9), decay_by=(0.1, 0.5), freeze=("backbone",), image_size=64, seed=3, temperature=0.3
+    )
     found = settings.to_json()
     assert list(found) == ["data", "encoder", "method", "train"]
-    assert found["train"]["decay_at"] == [0.5]
+    assert (found["train"]["decay_at"], found["train"]["decay_by"]) == ([0.5, 0.9], [0.1, 0.5])
     assert RunSettings.from_json(found) == settings
     assert flatten(found)["data"] == "cifar10"
     assert flatten(found)["method"] == "aag"

@@ -114,8 +114,11 @@ def make_plan(device: torch.device, quick: bool = False, name: str = "sample", r
 
     def method_case(method: str) -> Case:
         """A method's recipe at the paper's batch size. The learning rate does not change the time."""
-        options = {"optimizer": "sgd", "lr": 0.03} if method == "simclr" else {}  # LARS is for large batches
-        return case("paper" if method == "aag" else method, method, batch_size=128, **options)
+        changes: dict[str, dict[str, Any]] = {
+            "simclr": {"optimizer": "sgd", "lr": 0.03},  # LARS is for large batches
+            "isif": {"bn_group_size": 0},  # the plain method that the others are compared with
+        }
+        return case("paper" if method == "aag" else method, method, batch_size=128, **changes.get(method, {}))
 
     plan = Plan(
         device, name, root, quick=quick, repeats=5, warm_up=1,

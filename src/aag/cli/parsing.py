@@ -53,6 +53,8 @@ def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list
             inner = get_args(plain[0])[0] if hasattr(plain[0], "__metadata__") else plain[0]
             choices = get_args(inner) if get_origin(inner) is Literal else ()
             given["metavar"] = "{" + ",".join(choices) + "}" if choices else METAVARS.get(inner, "VALUE")
+        if any(get_origin(each) is tuple for each in plain):  # or tyro writes FLOAT|{[FLOAT [FLOAT ...]]}
+            given["metavar"] = f"{METAVARS[plain[0]]} [{METAVARS[plain[0]]} ...]"
         if default in (None, (), ""):
             given["help_behavior_hint"] = ""
         elif default is MISSING and Ellipsis in kinds:  # or tyro writes (default: )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from aag.data.datasets import Dataset
 from aag.distributed import gather_batch, is_distributed
 from aag.errors import AAGError
 from aag.nets import Encoder
-from aag.settings import Settings, TrainSettings
+from aag.settings import Range, Settings, TrainSettings, option
 from aag.text import pluralize
 
 Embeddings = Tensor | tuple[Tensor, ...]  # dim 1 of every tensor is the batch: [views, n, …]
@@ -28,13 +28,36 @@ class MethodSettings(Settings):
     """Preset of the basic augmentation; crop leaves colours alone."""
     flip: bool = True
     """Flip images left to right at random. Turn off for digits and text."""
+    min_crop: Annotated[float, Range(above=0, at_most=1)] | None = None
+    """Smallest crop of a basic view, as a fraction of the image's area. Default: the preset's."""
+    jitter_strength: Annotated[float, Range(at_least=0, at_most=2.5)] | None = None
+    """SimCLR's strength s of the colour jitter in basic views: brightness, contrast and saturation by up to 0.8 s, hue
+    by 0.2 s. Default: the preset's; 0.5 in paper and simclr."""
+    blur_kernel: Annotated[int, Range(at_least=1)] | None = None
+    """Width of the blur's kernel in basic views, in pixels, odd. Default: 3."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, step in (("jitter_strength", "jitter"), ("blur_kernel", "blur")):
+            if getattr(self, name) is not None and not getattr(BasicAugment.preset(self.basic), step):
+                raise AAGError(f"{option(name)} has no effect with --basic {self.basic}; leave it out")
+        if self.blur_kernel is not None and self.blur_kernel % 2 == 0:
+            raise AAGError(f"--blur-kernel must be odd, not {self.blur_kernel}; use {self.blur_kernel + 1}")
 
     def resolve(self, dataset: Dataset | None) -> Self:
         """Replace automatic values by what they are on a data set; None stands for a user's own images."""
         return self
 
     def basic_augmentation(self) -> BasicAugment:
-        return BasicAugment.preset(self.basic, flip=0.5 if self.flip else 0.0)
+        changes: dict[str, object] = {"flip": 0.5 if self.flip else 0.0}
+        if self.min_crop is not None:
+            changes["scale"] = (self.min_crop, 1.0)
+        if self.jitter_strength is not None:
+            strong = 0.8 * self.jitter_strength
+            changes |= {"brightness": strong, "contrast": strong, "saturation": strong, "hue": strong / 4}
+        if self.blur_kernel is not None:
+            changes["blur_kernel"] = self.blur_kernel
+        return BasicAugment.preset(self.basic, **changes)
 
 
 @dataclass(frozen=True)
@@ -156,6 +179,10 @@ class Method(nn.Module):
     def reinitialized_parameters(self) -> tuple[Tensor, ...]:
         """Return the parameters that `before_epoch` re-initialized: their optimizer state is cleared."""
         return ()
+
+    def momenta(self) -> Mapping[Tensor, float]:
+        """Return those of the method's own parameters that have another momentum than the run (SGD only)."""
+        return {}
 
     def after_step(self, encoder: Encoder, *carry: Tensor) -> None:
         """Update the state after each batch, without gradients and inside the graph."""

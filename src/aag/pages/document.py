@@ -72,6 +72,12 @@ class Charts(NamedTuple):
     charts: Sequence[Chart]
 
 
+class Drawing(NamedTuple):
+    """A drawing in the page's colours. Markdown leaves it out."""
+
+    svg: str
+
+
 @dataclass(frozen=True)
 class Columns:
     """Groups of blocks, side by side where there is room."""
@@ -79,7 +85,7 @@ class Columns:
     groups: Sequence[Sequence["Block"]]
 
 
-Block = Paragraph | Bullets | Table | Charts | Columns | Map
+Block = Paragraph | Bullets | Table | Charts | Drawing | Columns | Map
 
 
 class Section(NamedTuple):

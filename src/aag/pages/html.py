@@ -81,6 +81,8 @@ class _Renderer:
                 )
             case doc.Charts(charts):
                 return '<figure class="charts">' + "".join(map(self.chart, charts)) + "</figure>"
+            case doc.Drawing(svg):
+                return f'<figure class="drawing">{svg}</figure>'
             case Map():
                 self.has_map = True
                 return to_html(block)
@@ -135,12 +137,18 @@ class _Renderer:
 
 
 def _heads(columns: Sequence[str]) -> str:
-    """Return the header rows. Columns named "data set, network" are grouped by data set, as in the paper."""
+    """Return the header rows. Columns named "data set, network" are grouped by data set, as in the paper.
+
+    Columns with other names may follow them.
+    """
     first = f'<th scope="col">{escape(columns[0])}</th>' if columns[0] else "<td></td>"
     parts = [column.split(", ") for column in columns[1:]]
-    if len(parts) < 2 or any(len(names) != 2 for names in parts):
+    pairs = [names for names in parts if len(names) == 2]
+    rest = [names[0] for names in parts[len(pairs) :]]
+    if len(pairs) < 2 or parts != [*pairs, *([name] for name in rest)]:
         return f"<tr>{first}" + "".join(f'<th scope="col">{escape(name)}</th>' for name in columns[1:]) + "</tr>"
-    groups = [(name, len(list(under))) for name, under in groupby(parts, key=lambda names: names[0])]
+    groups = [(name, len(list(under))) for name, under in groupby(pairs, key=lambda names: names[0])]
     above = "".join(f'<th scope="colgroup" colspan="{n}" class="group">{escape(name)}</th>' for name, n in groups)
-    under = "".join(f'<th scope="col">{escape(names[1])}</th>' for names in parts)
+    above += "".join(f'<th scope="col" rowspan=2>{escape(name)}</th>' for name in rest)
+    under = "".join(f'<th scope="col">{escape(names[1])}</th>' for names in pairs)
     return f"<tr>{first.replace('<td>', '<td rowspan=2>')}{above}</tr><tr>{under}</tr>"

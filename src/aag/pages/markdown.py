@@ -43,7 +43,7 @@ class _Renderer:
                 return "\n".join(f"- {self.text(item)}" for item in items)
             case doc.Columns(groups):
                 return "\n\n".join(text for group in groups for text in self.blocks(group))
-            case doc.Table(style="views") | doc.Charts() | Map():
+            case doc.Table(style="views") | doc.Charts() | doc.Drawing() | Map():
                 return ""
             case doc.Table(_, columns, rows, caption):
                 cells = [["<br>".join(map(self.text, cell.lines)) for cell in row] for row in rows]

@@ -142,6 +142,11 @@ class TableResult:
     def incomparable(self) -> list[CellResult]:
         return [one for one in self.wanted if one.state == "done" and not one.is_comparable]
 
+    @property
+    def added(self) -> list[CellResult]:
+        """The cells that were run of the rows that we added."""
+        return [one for one in self.cells if one.cell.added and one.state == "done"]
+
     def with_state(self, state: str) -> list[CellResult]:
         return [one for one in self.cells if one.state == state and not one.cell.added]
 
@@ -162,15 +167,18 @@ class TableResult:
         return f"{len(names)} of {len(self.comparable)} cells{which}"
 
     def describe_open(self) -> str:
-        """Say which cells are not run. Empty: all are."""
+        """Say which cells are not run: the paper's, and those of rows that we added. Empty: all are."""
         count = sum(one.state != "done" for one in self.wanted)
+        added = [one.state for one in self.cells if one.cell.experiment and one.cell.added]
+        left = len(added) - added.count("done")
         kinds = {
             "only in a short version": len(self.with_state("short")),
             "recorded without this measure": len(self.with_state("unmeasured")),
             "with a stale record only": sum(bool(one.stale) for one in self.with_state("missing")),
         }
         text = f"{count} of {len(self.wanted)} cells" + "".join(f", {n} {kind}" for kind, n in kinds.items() if n)
-        return text if count else ""
+        ours = f"{left} of {len(added)} cells of the rows added by us"
+        return "; ".join([text] * bool(count) + [ours] * bool(left))
 
     @property
     def tally(self) -> str:

@@ -70,6 +70,8 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     against: str = ""  # the row or column that the table compares the others with
+    text_column: str = ""  # head of a column of words
+    texts: tuple[str, ...] = ()  # its cells, one per row
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -122,7 +124,8 @@ def make_experiment(data: str, recipe: str = "auto", method: str | None = None, 
 
 def _cell(table: dict[str, Any], row: dict[str, Any], column: dict[str, Any], number: Any) -> Cell:
     empty, elsewhere = number == EMPTY, row.get("elsewhere", "")
-    options = {**table.get("settings", {}), **column.get("settings", {}), **row.get("settings", {})}
+    own = row.get("cells", {}).get(column["name"], {})
+    options = {**table.get("settings", {}), **column.get("settings", {}), **row.get("settings", {}), **own}
     if "suffix" in row:
         options["network"] += row["suffix"]
     return Cell(
@@ -146,7 +149,9 @@ def _table(raw: dict[str, Any]) -> Table:
     )
     names = tuple(column["name"] for column in columns)
     notes = tuple(raw.get("notes", ()))
-    return Table(raw["id"], raw["title"], raw["shows"], notes, names, rows, raw.get("against", ""))
+    text_column = raw.get("text_column", "")
+    texts = tuple(row.get("text", "") for row in raw["rows"]) if text_column else ()
+    return Table(raw["id"], raw["title"], raw["shows"], notes, names, rows, raw.get("against", ""), text_column, texts)
 
 
 def _figure(raw: dict[str, Any]) -> Figure:

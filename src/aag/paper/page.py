@@ -12,6 +12,7 @@ from aag.pages.html import render_html
 from aag.pages.markdown import render_markdown
 from aag.pages.plots import save
 from aag.paper.cells import CLOSE, ELSEWHERE, FAR, QUOTED, CellResult, TableResult, label, signed
+from aag.paper.drawing import draw_framework
 from aag.paper.experiments import Figure, Part
 from aag.paper.findings import FigureResult, find_figure
 from aag.paper.plan import find_parts
@@ -126,19 +127,13 @@ def make_lists(summary: Summary) -> dict[str, list[Text]]:
         f"More than {FAR:g} points above the paper: the setups probably differ": cells("far_above"),
         f"More than {CLOSE} points below the paper": cells("below"),
         "Run, but not comparable with the paper": cells("incomparable"),
+        "Rows that we added, which count in no sum": cells("added"),
         "Drawn from our runs; compare them with the paper's words": [join(link) for link in drawn],
         "Not run yet": [
             *(join(_anchor(one.table), f": {text}") for one in tables if (text := one.describe_open())),
             *(join(_anchor(one.figure), f": {'; '.join(one.missing)}") for one in figures if one.missing),
         ],
-        "Not run here, and why": [
-            *(join(_anchor(one.table), f", {cell.row}: {cell.elsewhere}") for one, cell in rows),
-            *(
-                join(_anchor(one.figure), ": a drawing of the framework; we show views of real images")
-                for one in figures
-                if one.figure.kind == "views"
-            ),
-        ],
+        "Not run here, and why": [join(_anchor(one.table), f", {cell.row}: {cell.elsewhere}") for one, cell in rows],
     }
 
 
@@ -148,18 +143,20 @@ def make_lists(summary: Summary) -> dict[str, list[Text]]:
 def _table_section(found: TableResult) -> doc.Section:
     table = found.table
     rows = []
-    for row in found.rows:
+    for place, row in enumerate(found.rows):
         first = row[0].cell
         tags = {"quoted": first.quoted, f"not ours {ELSEWHERE}": bool(first.elsewhere), "added by us": first.added}
         head: list[Text] = [first.row, *(join(Styled(tag, "tag")) for tag, shown in tags.items() if shown)]
-        rows.append([doc.Cell(head), *map(_cell, row)])
+        words = [doc.Cell([text]) for text in table.texts[place : place + 1]]
+        rows.append([doc.Cell(head), *map(_cell, row), *words])
+    columns = ["", *table.columns, *filter(None, [table.text_column])]
     missing = bool(found.describe_open())
     return doc.Section(
         table.id,
         table.title,
         [
             Paragraph(table.shows),
-            doc.Table(label(table), ["", *table.columns], rows, f"{label(table)}: {found.tally}."),
+            doc.Table(label(table), columns, rows, f"{label(table)}: {found.tally}."),
             *(Paragraph(text) for text in (found.gains, found.order) if text),
             *_notes(table.notes),
             *_small([*found.sources, *found.protocols]),
@@ -225,11 +222,13 @@ def _figure_section(found: FigureResult) -> doc.Section:
         links += [", " if links else "Drawn from ", Link(name, path)]
     seeds = "" if figure.kind == "sweep" else " (the lowest seed of each run)"
     paper: list[Block] = [heading("The paper"), Paragraph(figure.behaviour)]
-    drawn = make_view_table() if figure.kind == "views" else doc.Charts(found.charts)
-    # A single chart leaves room next to it.
-    body: list[Block] = (
-        [doc.Columns([[drawn], [*paper, *ours]])] if len(found.charts) == 1 else [drawn, doc.Columns([paper, ours])]
-    )
+    drawn: Block = doc.Drawing(draw_framework()) if figure.kind == "views" else doc.Charts(found.charts)
+    # A drawing or a single chart leaves room next to it.
+    body: list[Block] = [drawn, doc.Columns([paper, ours])]
+    if figure.kind == "views":
+        body = [doc.Columns([[drawn], paper]), make_view_table()]
+    elif len(found.charts) == 1:
+        body = [doc.Columns([[drawn], [*paper, *ours]])]
     return doc.Section(
         figure.id,
         figure.title,

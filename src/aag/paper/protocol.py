@@ -27,6 +27,7 @@ def _describe(runs: list[dict[str, Any]]) -> list[str]:
     def each(text: Callable[[dict[str, Any]], Any]) -> str:
         return join_or(map(str, map(text, runs)))
 
+    groups = each(lambda run: f"groups of {run['bn_group_size']}" if run["bn_group_size"] else "all views of the batch")
     rounds = each(lambda run: f" in {run['rounds']} rounds" * (run["rounds"] > 1))
     optimizer = each(lambda run: OPTIMIZERS[run["optimizer"]])
     return [
@@ -37,6 +38,7 @@ def _describe(runs: list[dict[str, Any]]) -> list[str]:
         each(lambda run: run.get("loss", "own").replace("own", "its own loss")),
         *([f"τ {each(lambda run: run['temperature'])}"] if "temperature" in runs[0] else []),
         f"basic augmentation “{each(lambda run: run['basic'])}”",
+        *([f"batch norm over {groups}"] if any(run["bn_group_size"] for run in runs) else []),
     ]
 
 

@@ -22,7 +22,8 @@ class Result:
 
     @property
     def name(self) -> str:
-        return self.record["name"]
+        """The file's name. If a recipe changes, its records get the name of their settings; their content stays."""
+        return self.path.stem
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -63,7 +64,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Stale:
-    """A record that has a run's name, but other settings than the run has now."""
+    """A record whose file has a run's name, but other settings than the run has now: the run will replace it."""
 
     result: Result
     differences: dict[str, tuple[Any, Any]]  # option: its value in the record, and now
@@ -83,7 +84,7 @@ class Results:
         paths = sorted(folder.glob("*.json"), key=lambda path: path.name)
         read = [Result(path, record) for path in paths if (record := self._read(path, RECORD))]
         found: dict[str, Result] = {}
-        for result in sorted(read, key=lambda result: result.path.stem != result.name):  # copies come last
+        for result in sorted(read, key=lambda result: result.name != result.record["name"]):  # copies come last
             first = found.setdefault(json.dumps(result.record["settings"], sort_keys=True), result)
             if first is not result:
                 self.damaged[result.path] = f"it is a second record of the run in {first.path.name}"
@@ -101,7 +102,7 @@ class Results:
         return next((result for result in self.all_seeds(experiment) if result.seed == wanted), None)
 
     def stale(self, experiment: Experiment) -> list[Stale]:
-        """Return the records that have this run's name with any seed, but other settings."""
+        """Return the records whose files have this run's name with any seed, but other settings."""
         seeds = {seed: experiment.replace(seed=seed) for seed in {result.seed for result in self.all}}
         named = [result for result in self.all if result.name == seeds[result.seed].name]
         found = [Stale(result, result.differences(seeds[result.seed])) for result in named]

@@ -30,12 +30,14 @@ from aag.paper.results import Results, setting_differences
 from aag.records import write_record
 from aag.runs import Run
 from aag.serving import evaluate_run, save_evaluation, write_projection
-from aag.signals import INTERRUPTED, RESUMABLE, Terminated
+from aag.signals import INTERRUPTED, RESUMABLE, Terminated, stop_after
 from aag.text import pluralize
 from aag.training import RunSettings, load_sets, train_run
 from aag.training.api import Sets
 from aag.training.progress import Progress, stop_on_signals
 from aag.training.runtime import find_device
+
+SAVE_SECONDS = 20.0  # of --minutes, for the start of Python, the last step and its checkpoint
 
 
 class Stopped(Exception):
@@ -52,6 +54,8 @@ def reproduce(options: Reproduce, console: Console) -> int:
         raise AAGError("--list, --plan, --shard and --save need a table or figure (or all), such as table2")
     if options.json and (options.save or options.plan or bool(options.what) != options.list):
         raise AAGError("--json prints a listing: give no table or figure, or give --list, too")
+    if options.minutes is not None and not 0 < options.minutes <= 1e6:
+        raise AAGError(f"--minutes must be above 0 and at most 1000000, not {options.minutes:g}")
     runs = select(options) if options.what and not options.save else []
     results = Results(options.results)
     statuses = {run.name: run_status(run, results) for run in runs}
@@ -81,7 +85,9 @@ def reproduce(options: Reproduce, console: Console) -> int:
         options.results.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=options.results):
             pass
-    return Runner(options, console).run_all(runs, statuses, results)
+    seconds = None if options.minutes is None else max(60 * options.minutes - SAVE_SECONDS, 30 * options.minutes)
+    with stop_after(seconds):
+        return Runner(options, console).run_all(runs, statuses, results)
 
 
 def _warn(text: str) -> None:

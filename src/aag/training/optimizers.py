@@ -4,10 +4,12 @@
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
+from aag.errors import AAGError
 from aag.settings import TrainSettings
 
 
@@ -66,21 +68,38 @@ class Optimizer:
 class SGD(Optimizer):
     """velocity ← momentum · velocity + (grad + weight_decay · weight); weight ← weight − lr · velocity.
 
-    With Nesterov momentum the weights move by grad + weight_decay · weight + momentum · velocity instead.
+    With Nesterov momentum the weights move by grad + weight_decay · weight + momentum · velocity instead. `momenta` are
+    those of single parameters, none of which the kernels step.
     """
 
     def __init__(
-        self, parameters: Mapping[str, Tensor], momentum: float, weight_decay: float, nesterov: bool = False
+        self,
+        parameters: Mapping[str, Tensor],
+        momentum: float,
+        weight_decay: float,
+        nesterov: bool = False,
+        momenta: Mapping[Tensor, float] = MappingProxyType({}),
     ) -> None:
         super().__init__(parameters, momentum, weight_decay)
         self.fused_rule = "nesterov" if nesterov else "sgd"
+        self.momenta = momenta
 
     def _update(self, weights: list[Tensor], grads: list[Tensor]) -> None:
-        torch._fused_sgd_(
-            weights, grads, [self.velocity[weight] for weight in weights],
-            weight_decay=self.weight_decay, momentum=self.momentum, lr=self.lr,
-            dampening=0.0, nesterov=self.fused_rule == "nesterov", maximize=False, is_first_step=False,
-        )  # fmt: skip
+        for momentum in dict.fromkeys([self.momentum, *self.momenta.values()]):
+            chosen = [
+                (weight, grad)
+                for weight, grad in zip(weights, grads, strict=True)
+                if self.momenta.get(weight, self.momentum) == momentum
+            ]
+            if not chosen:
+                continue
+            own, gradients = [weight for weight, _ in chosen], [grad for _, grad in chosen]
+            torch._fused_sgd_(
+                own, gradients, [self.velocity[weight] for weight in own] if momentum else [],  # as torch requires
+                weight_decay=self.weight_decay, momentum=momentum, lr=self.lr,
+                dampening=0.0, nesterov=self.fused_rule == "nesterov" and momentum > 0, maximize=False,
+                is_first_step=False,
+            )  # fmt: skip
 
 
 class LARS(Optimizer):
@@ -141,7 +160,12 @@ class Adam(Optimizer):
         )  # fmt: skip
 
 
-def build_optimizer(settings: TrainSettings, parameters: Mapping[str, Tensor]) -> Optimizer:
+def build_optimizer(
+    settings: TrainSettings, parameters: Mapping[str, Tensor], momenta: Mapping[Tensor, float] = MappingProxyType({})
+) -> Optimizer:
+    """Return the optimizer of the settings. `momenta`: parameters with a momentum of their own, for SGD."""
     if settings.optimizer == "sgd":
-        return SGD(parameters, settings.momentum, settings.weight_decay, settings.nesterov)
+        return SGD(parameters, settings.momentum, settings.weight_decay, settings.nesterov, momenta)
+    if momenta:
+        raise AAGError(f"--optimizer {settings.optimizer} has one momentum for all parameters; use --optimizer sgd")
     return {"lars": LARS, "adam": Adam}[settings.optimizer](parameters, settings.momentum, settings.weight_decay)

@@ -17,4 +17,5 @@ def learning_rate(settings: TrainSettings, step: int, steps_per_epoch: int) -> f
         return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
     if settings.schedule == "constant":
         return peak
-    return peak * settings.decay_by ** sum(step >= fraction * total for fraction in settings.decay_at)
+    drops = zip(settings.decay_at, settings.decay_factors, strict=True)
+    return peak * math.prod(factor for fraction, factor in drops if step >= fraction * total)

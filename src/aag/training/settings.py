@@ -25,7 +25,8 @@ class DataSettings(Settings):
     labels: Literal["known", "none"] = "known"
     """known: the subfolders of a folder, or the data set's own; for evaluation only. none: ignore labels."""
     holdout: Annotated[float, Range(above=0, at_most=0.5)] | None = None
-    """Fraction of the labelled images to hold out for evaluation, where there is no test split."""
+    """Fraction of the labelled training images to hold out for evaluation: in place of a known data set's test split,
+    or where images of your own have none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

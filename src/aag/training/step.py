@@ -38,7 +38,7 @@ class Step:
         trained = {name: weight for name, weight in named.items() if weight.requires_grad}
         if not trained:
             raise AAGError("all parameters are frozen: there is nothing to train; freeze fewer")
-        self.optimizer = build_optimizer(settings, trained)
+        self.optimizer = build_optimizer(settings, trained, method.momenta())
         self._reducer = GradientReducer(trained.values()) if is_distributed() else None
         self.fused = self._make_fused() if runtime.kernels else []  # the trained encoder's first
         self._objective = _compile(self._loss) if runtime.compile else self._loss
