@@ -4,8 +4,8 @@ Bachman, Hjelm, Buchwalter: "Learning Representations by Maximizing Mutual Infor
 
     aag train --data cifar10 --method amdim
 
-CIFAR-10: linear 91.2 in the papers, with a network of 128 million weights (`--recipe amdim-large`); not trained here.
-The first recipe's network has 20 million, the default of the authors' code; not run here yet.
+CIFAR-10: linear 91.2 in the paper, probably with 128 million weights (`--recipe amdim-large`); not trained here. The
+first recipe's network has 20 million, the default of the authors' code; not run here yet.
 """
 
 from dataclasses import dataclass, replace
@@ -97,7 +97,7 @@ class AMDIMSettings(MultiViewSettings):
             raise AAGError(f"--min-crop has no effect with --shift {self.shift}; use --shift 0 to crop")
 
 
-AUTHORS: dict[str, Any] = {  # the settings of their code for CIFAR
+CIFAR_OPTIONS: dict[str, Any] = {  # as in the authors' code
     "network": "amdim",
     "head": "none",
     "epochs": 300,
@@ -108,7 +108,7 @@ AUTHORS: dict[str, Any] = {  # the settings of their code for CIFAR
     "decay_at": (251 / 300, 281 / 300),  # they count from 0, and drop the rate after epochs 250 and 280
     "decay_by": 0.2,
 }
-LR = 2e-4 * 128  # divided by the batch size: they do not scale the rate by it
+SCALED_LR = 2e-4 * 128  # divided by the batch size: the authors' rate is 2e-4 for all
 
 
 class AMDIM(Method):
@@ -118,15 +118,15 @@ class AMDIM(Method):
     recipes = {
         "amdim": Recipe(
             about="AMDIM: mutual information between feature maps of two views at several scales, own encoder",
-            expect="CIFAR-10: linear 91.2 in the paper, for a network six times as large; not run here yet",
-            options=AUTHORS | {"batch_size": 200, "lr": LR / 200, "warmup_epochs": 2},  # of 500 steps
+            expect="CIFAR-10: linear 91.2 in the paper, for a far larger network; not run here yet",
+            options=CIFAR_OPTIONS | {"batch_size": 200, "lr": SCALED_LR / 200, "warmup_epochs": 2},  # 500 steps
             demo={"lr": 4e-3},  # Adam's; the demo's own is for SGD
         ),
         "amdim-large": Recipe(
-            about="AMDIM-large: the network of the paper's row, 128 million weights",
+            about="AMDIM-large: the authors' larger network for CIFAR, 128 million weights",
             expect="CIFAR-10: linear 91.2 in the paper; not trained here",
-            options=AUTHORS
-            | {"width": 128, "depth": 10, "batch_size": 480, "lr": LR / 480, "warmup_epochs": 5},  # of 520 steps
+            options=CIFAR_OPTIONS
+            | {"width": 128, "depth": 10, "batch_size": 480, "lr": SCALED_LR / 480, "warmup_epochs": 5},  # 520 steps
         ),
     }
     log_names = ("loss_1_to_5", "loss_1_to_7", "loss_5_to_5", "penalty")
