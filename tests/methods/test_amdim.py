@@ -1,14 +1,25 @@
 """AMDIM against a loop over its formula in float64."""
 
 import math
+from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from making import make_encoder, make_method
 
 from aag import AAGError
-from aag.methods.amdim import AMDIM, predict
+from aag.augment import BasicAugment, keys
+from aag.methods.amdim import AMDIM, AMDIMSettings, predict
+from aag.nets import EncoderSpec
+from aag.nets.amdim import Residual
+from aag.nets.backbones import build_backbone
 from aag.settings import TrainSettings
+from aag.training import recipe_settings
+from aag.training.schedule import learning_rate
+
+WHOLE = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0)}  # no crop
 
 
 def random(*shape, seed=0):
@@ -100,6 +111,60 @@ def test_positions_are_drawn_by_step_image_and_view(encoder):
     other = amdim(encoder, 1000, seed=1)
     other.load_state_dict(method.state_dict())
     assert torch.equal(other.positions(index), method.positions(index))
+
+
+def test_views_are_shifted_with_reflection_and_never_cropped(photographs):
+    (first, second) = AMDIM().augmentations()
+    assert first == second
+    rng_keys = keys(0, 0, torch.arange(3000))
+    plain = replace(first, augmentation=BasicAugment.preset("amdim", jitter=0.0, gray=0.0, flip=0.0, **WHOLE))
+    image = photographs[5]
+    padded = np.pad(image.numpy(), ((0, 0), (4, 4), (4, 4)), mode="reflect")
+    shifts = {padded[:, y : y + 32, x : x + 32].tobytes(): (y, x) for y in range(9) for x in range(9)}
+    found = Counter(shifts[view.numpy().tobytes()] for view in plain(image.expand(3000, 3, 32, 32), key=rng_keys))
+    assert len(found) == 81
+    assert found.pop((4, 4)) / 3000 == pytest.approx(0.2 + 0.8 / 81, abs=0.03)
+    assert max(found.values()) < 60  # of 30 on average
+    colours = first.augmentation
+    assert (colours.hue, colours.jitter, colours.gray, colours.blur) == (0.2, 0.8, 0.25, 0.0)
+
+
+def test_crops_take_the_place_of_shifts_on_request():
+    crop, _ = AMDIM(AMDIMSettings(shift=0)).augmentations()
+    assert crop == BasicAugment.preset("amdim", flip=0.0)
+    small, _ = AMDIM(AMDIMSettings(shift=0, min_crop=0.1, jitter_strength=1.0)).augmentations()
+    assert small == replace(crop, scale=(0.1, 1.0), brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2)
+    with pytest.raises(AAGError, match="--min-crop has no effect with --shift 4"):
+        AMDIMSettings(min_crop=0.1)
+    with pytest.raises(AAGError, match=r"--shift 8 is too large for images of 9×8"):
+        AMDIM(AMDIMSettings(shift=8)).augmentations()[0](torch.zeros(2, 3, 8, 9, dtype=torch.uint8))
+
+
+def test_both_views_of_an_image_are_flipped_alike(encoder, photographs):
+    method, seen = amdim(encoder, 1000), []
+    method.embed = lambda _, views: seen.append(views) or AMDIM.embed(method, encoder, views)
+    views = photographs[:128].unflatten(0, (2, 64))
+    method(encoder, views, torch.arange(64))
+    flipped = [(seen[0][view] == views[view].flip(-1)).flatten(1).all(dim=1) for view in (0, 1)]
+    assert torch.equal(*flipped)
+    assert 16 < flipped[0].sum() < 48
+    assert torch.equal(seen[0][:, ~flipped[0]], views[:, ~flipped[0]])
+    method.after_step(encoder)
+    method(encoder, views, torch.arange(64))
+    assert not torch.equal(seen[0], seen[1])
+    kept = amdim(encoder, 1000, flip=False)
+    kept.embed = method.embed
+    kept(encoder, views, torch.arange(64))
+    assert torch.equal(seen[2], views)
+
+
+def test_the_size_of_the_paper_s_row_has_a_name():
+    settings = recipe_settings("amdim-large", "cifar10").resolve("bf16")
+    with torch.device("meta"):
+        net = build_backbone(EncoderSpec(**settings.encoder.as_dict())).module
+    blocks = [module for module in net.modules() if isinstance(module, Residual)]
+    assert (net.to7[0].out_channels, net.feature_dim, len(blocks)) == (256, 2048, 1 + 4 * 10 + 1)
+    assert learning_rate(settings.train, 10**4, 104) == pytest.approx(2e-4)
 
 
 def test_one_pass_each_normalises_views_apart(encoder, photographs):

@@ -40,7 +40,9 @@ def test_match_equals_the_loop(seed, n, images, d, tau, extra):
         p = probabilities(v[i], bank.rows, tau)
         share = sum(p[j] for j, counts in zip(positives[i].tolist(), mask[i].tolist(), strict=True) if counts)
         assert log_probability[i].item() == pytest.approx(math.log(share), rel=1e-9, abs=1e-12)
-        assert entropy[i].item() == pytest.approx(-sum(q * math.log(q) for q in p), rel=1e-9)
+        own = positives[i, 0].item()
+        q = probabilities(v[i], [row for j, row in enumerate(bank.rows) if j != own], tau)
+        assert entropy[i].item() == pytest.approx(-sum(value * math.log(value) for value in q), rel=1e-9, abs=1e-12)
     plain = bank.match(v, positives, mask, temperature=tau)
     assert torch.equal(plain.log_probability, log_probability)
     assert not plain.entropy.any()
@@ -56,13 +58,30 @@ def test_gradients_by_finite_differences_and_by_autograd(entropy):
         return bank.match(v, positives, mask, temperature=0.5, entropy=entropy)[: 1 + entropy]
 
     def slow(v):
-        p = (v @ bank.rows.T / 0.5).softmax(dim=1)
-        return ((p.gather(1, positives) * mask).sum(dim=1).log(), -(p * p.log()).sum(dim=1))[: 1 + entropy]
+        s = v @ bank.rows.T / 0.5
+        p = s.softmax(dim=1)
+        others = torch.ones_like(p, dtype=torch.bool).scatter_(1, positives[:, :1], False)
+        q = s[others].view(len(v), -1).softmax(dim=1)
+        return ((p.gather(1, positives) * mask).sum(dim=1).log(), -(q * q.log()).sum(dim=1))[: 1 + entropy]
 
     assert torch.autograd.gradcheck(quick, v)
     weight = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
     ours, theirs = (torch.autograd.grad(sum((weight * part).sum() for part in f(v)), v)[0] for f in (quick, slow))
     assert torch.allclose(ours, theirs)
+
+
+def test_entropy_pulls_a_view_to_its_neighbours_whatever_its_own_row_is():
+    bank, own = Bank(9, 4, seed=1).double(), 2
+    v = unit_rows(2, 1, 4).requires_grad_()
+    found = []
+    for row in (v[0].detach(), -v[0].detach()):
+        bank.rows[own] = row
+        entropy = bank.match(v, torch.tensor([[own]]), temperature=0.1, entropy=True).entropy
+        found.append(torch.autograd.grad(entropy, v)[0][0])
+    assert torch.equal(*found)
+    others = bank.rows[torch.arange(9) != own]
+    nearest = others[(others @ v[0]).argmax()]
+    assert nearest @ found[0] < 0  # a step against the gradient raises this similarity
 
 
 def test_a_cold_softmax_is_finite_with_its_gradient():

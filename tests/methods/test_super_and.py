@@ -34,7 +34,9 @@ def slow_loss(x, index, method):
     for s, i in zip(logits, own, strict=True):
         p = s.exp() / s.exp().sum()
         share = p[i] + p[method.neighbour[i]] if method.anchor[i] else p[i]
-        total = total - share.log() - method.entropy_weight * (p * p.log()).sum()
+        others = torch.cat([s[:i], s[i + 1 :]])  # without the image itself: near images alone are pulled nearer
+        q = others.exp() / others.exp().sum()
+        total = total - share.log() - method.entropy_weight * (q * q.log()).sum()
     units = [s / s.norm() for s in logits]
     for a in range(count):
         e = {b: (torch.dot(units[a], units[b].detach()) / TAU).exp() for b in range(count) if b != a}

@@ -23,14 +23,25 @@ from aag.nets.fused import Fused
 from aag.nets.heads import mlp_head
 from aag.nets.layers import ConvNorm, GhostBatchNorm2d, Linear, MaxPool, use_ghost_batch_norm
 from aag.nets.resnet import BasicBlock, Bottleneck, ResNet
+from aag.nets.sobel import SobelPair
 from aag.training.optimizers import LARS, SGD, Optimizer
 
-NETWORKS: dict[str, tuple[Callable[[], AlexNet | ResNet], int, int]] = {  # backbone, size and number of images
+
+def pair() -> SobelPair:
+    """Branches of different sizes, so that none can stand in for the other."""
+    colours, edges = ResNet(BasicBlock, (1, 1), 16), ResNet(BasicBlock, (2,), 32)
+    both = SobelPair(colours, edges)
+    both.feature_dim = colours.feature_dim + edges.feature_dim
+    return both
+
+
+NETWORKS: dict[str, tuple[Callable[[], AlexNet | ResNet | SobelPair], int, int]] = {  # backbone, size, images
     "resnet18 of 16": (lambda: ResNet(BasicBlock, (2, 2, 2, 2), 16), 16, 4),
     "resnet18 of 13": (lambda: ResNet(BasicBlock, (2, 2, 2, 2), 16), 13, 5),
     "basic blocks": (lambda: ResNet(BasicBlock, (2, 1), 16), 9, 4),
     "few pixels": (lambda: ResNet(BasicBlock, (1,), 16), 5, 4),
     "bottlenecks": (lambda: ResNet(Bottleneck, (2, 1), 16), 11, 6),  # one block of each kind, as sixteen take long
+    "pair": (pair, 9, 4),
     "alexnet": (lambda: AlexNet((16, 48, 32, 64, 16), (64, 32), 17), 17, 6),
 }
 
@@ -95,7 +106,7 @@ def assert_as_near(
 # --- networks --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["resnet18 of 16", "resnet18 of 13", "bottlenecks", "alexnet"])
+@pytest.mark.parametrize("name", ["resnet18 of 16", "resnet18 of 13", "bottlenecks", "pair", "alexnet"])
 def test_network_computes_what_plain_layers_compute(photographs, name):
     encoder, images = network(name, photographs)
     compare_with_plain_layers(encoder, images, Fused(encoder, torch.float32))
@@ -109,7 +120,14 @@ def test_network_of_edges_computes_what_plain_layers_compute(photographs):
 
 @pytest.mark.parametrize(
     ("name", "groups", "group_size"),
-    [("basic blocks", 2, 2), ("basic blocks", 1, 4), ("few pixels", 33, 2), ("bottlenecks", 2, 4), ("alexnet", 2, 5)],
+    [
+        ("basic blocks", 2, 2),
+        ("basic blocks", 1, 4),
+        ("few pixels", 33, 2),
+        ("bottlenecks", 2, 4),
+        ("pair", 2, 2),
+        ("alexnet", 2, 5),
+    ],
 )
 def test_network_normalises_groups_as_plain_layers_do(photographs, small_tiles, name, groups, group_size):
     """33 groups are more than a kernel adds up at once."""
@@ -199,7 +217,7 @@ def trained_state(encoder: Encoder, optimizer: Optimizer) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in {**weights, **velocities}.items()}
 
 
-@pytest.mark.parametrize(("name", "steps"), [("basic blocks", 2), ("bottlenecks", 1), ("alexnet", 1)])
+@pytest.mark.parametrize(("name", "steps"), [("basic blocks", 2), ("bottlenecks", 1), ("pair", 2), ("alexnet", 1)])
 def test_learning_steps_as_the_optimizer_does(photographs, name, steps):
     """The second step also depends on what the first one stored."""
     compare_steps(*network(name, photographs), steps)
@@ -321,7 +339,7 @@ def test_network_takes_float_images_and_refuses_eval_mode(photographs):
 FUSED_TYPES = {
     Encoder: "few pixels", ResNet: "few pixels", BasicBlock: "few pixels", ConvNorm: "few pixels",
     nn.Conv2d: "few pixels", nn.BatchNorm2d: "few pixels", GhostBatchNorm2d: "few pixels", Linear: "few pixels",
-    AlexNet: "alexnet", MaxPool: "alexnet",
+    SobelPair: "pair", AlexNet: "alexnet", MaxPool: "alexnet",
 }  # fmt: skip
 
 

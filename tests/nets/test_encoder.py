@@ -135,6 +135,9 @@ def test_initialisation_is_pytorchs_default():
 def test_spec_round_trip():
     spec = EncoderSpec("timm/resnet10t", None, "mlp", 64, 2, 48, (0.5, 0.4, 0.3), (0.2, 0.3, 0.1))
     assert EncoderSpec.from_json(spec.to_json()) == spec
+    deep = EncoderSpec("amdim", depth=5)
+    assert EncoderSpec.from_json(deep.to_json()) == deep
+    assert "depth" not in EncoderSpec().to_json()  # earlier versions do not know it
     old = '{"network": "resnet18", "width": 8, "head": "auto", "norm_images": 4, "mean": [0.5, 0.5, 0.5]}'
     assert EncoderSpec.from_json(old) == EncoderSpec(width=8, bn_group_size=4, mean=(0.5, 0.5, 0.5))
 
@@ -150,10 +153,13 @@ def test_spec_round_trip():
 )  # fmt: skip
 def test_settings_resolve_once(network, head, width):
     resolved = NetworkSettings(network, width=8).resolve()
-    assert resolved == NetworkSettings(network, width, head) == resolved.resolve()
+    depth = 3 if network == "amdim" else None
+    assert resolved == NetworkSettings(network, width, head, depth=depth) == resolved.resolve()
+    assert NetworkSettings(network, depth=5).resolve().depth == (depth and 5)
     assert NetworkSettings(network, width=8, head="none").resolve().head == "none"
     assert NetworkSettings(network, width=None).resolve().width == (width and 64)
-    assert EncoderSpec(network, width=8, image_size=48).resolve() == EncoderSpec(network, width, head, image_size=48)
+    expected = EncoderSpec(network, width, head, image_size=48, depth=depth)
+    assert EncoderSpec(network, width=8, image_size=48).resolve() == expected
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,9 @@ def small_encoder(network: str, **settings: Any) -> Encoder:
     return encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("network", ["resnet18", "resnet50", "alexnet", "alexnet-ip", "resnet18-edges"])
+@pytest.mark.parametrize(
+    "network", ["resnet18", "resnet50", "alexnet", "alexnet-ip", "resnet18-edges", "resnet18+sobel"]
+)
 @pytest.mark.parametrize("settings", [{}, {"head": "none"}, {"head": "mlp"}, {"bn_group_size": 4}], ids=str)
 def test_kernels_support_our_networks(network, settings):
     assert unsupported_reason(small_encoder(network, **settings)) == ""
@@ -47,7 +49,7 @@ def test_kernels_support_our_networks(network, settings):
     ("network", "reason"),
     [
         ("test_convnext", "none for timm's networks"),
-        ("resnet18+sobel", "none for the backbone SobelPair"),
+        ("test_convnext+sobel", "none for timm's networks"),
         ("amdim", "none for the backbone AMDIMNet"),
     ],
 )

@@ -74,7 +74,9 @@ def assert_as_near(encoder: Encoder, images: Tensor, dtype: torch.dtype, steps: 
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
-@pytest.mark.parametrize("network", ["resnet18", "resnet50", "alexnet", "alexnet-ip", "resnet18-edges"])
+@pytest.mark.parametrize(
+    "network", ["resnet18", "resnet50", "alexnet", "alexnet-ip", "resnet18-edges", "resnet18+sobel"]
+)
 def test_networks_compute_what_plain_layers_compute(photographs, network, dtype):
     assert_as_near(make_encoder(network), photographs[:32].cuda(), dtype)
 
@@ -92,7 +94,7 @@ def test_images_of_odd_sizes(photographs, dtype):
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
-@pytest.mark.parametrize("network", ["resnet18", "alexnet"])
+@pytest.mark.parametrize("network", ["resnet18", "alexnet", "resnet18+sobel"])
 @pytest.mark.parametrize("rule", ["sgd", "nesterov", "lars"])
 def test_learning_steps_as_the_optimizer_does(photographs, network, rule, dtype):
     """From the second of three steps on, the weights are those that the side stream updated before."""

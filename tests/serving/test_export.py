@@ -24,7 +24,7 @@ from aag.serving.formats import ExportedEncoder
 OWN = [
     EncoderSpec("resnet18", width=4), EncoderSpec("resnet18", width=4, image_size=24, resize_size=28, head="none"),
     EncoderSpec("resnet50", width=4), EncoderSpec("alexnet", image_size=16),
-    EncoderSpec("alexnet-ip", head="mlp", image_size=16), EncoderSpec("amdim", width=2),
+    EncoderSpec("alexnet-ip", head="mlp", image_size=16), EncoderSpec("amdim", width=2, depth=2),
     EncoderSpec("resnet18-edges", width=4), EncoderSpec("resnet18+sobel", width=4),
 ]  # fmt: skip
 TIMM = [

@@ -109,7 +109,7 @@ def test_a_file_is_the_same_method_however_its_path_is_written():
 
 BASE = recipe_settings("paper", "cifar10")
 OTHER = {  # a second value for every option that makes another run
-    "data": "cifar100", "network": "alexnet", "width": 32, "head": "mlp", "embedding": 64, "epochs": 100,
+    "data": "cifar100", "network": "alexnet", "width": 32, "depth": 5, "head": "mlp", "embedding": 64, "epochs": 100,
     "batch_size": 64, "lr": 0.06, "schedule": "step", "warmup_epochs": 10, "momentum": 0.8, "weight_decay": 1e-4,
     "loss": "nt-xent", "temperature": 0.2, "basic": "isif", "auxiliary": "none", "auxiliary_crop": "padded",
     "policy": "svhn", "rand_n": 3, "rand_magnitude": 5, "flip": False, "forward": "per-view", "seed": 1,
@@ -131,15 +131,16 @@ def test_the_plain_name_is_data_network_recipe_and_seed():
 
 def test_each_option_gives_another_name():
     assert set(OTHER) == set(OPTIONS)  # a new option must be added to OTHER
-    needed = {"resize_size": {"image_size": 36}}
+    needed = {"resize_size": {"image_size": 36}, "depth": {"network": "amdim"}}
     names = [run_name(BASE.replace(**{name: value}, **needed.get(name, {}))) for name, value in OTHER.items()]
     assert len({run_name(BASE), *names}) == len(names) + 1
 
 
-def test_a_width_that_means_nothing_is_not_in_the_name():
+@pytest.mark.parametrize("size", ["width", "depth"])
+def test_a_size_that_means_nothing_is_not_in_the_name(size):
     settings = BASE.replace(network="alexnet")
-    assert run_name(settings.replace(width=8)) == run_name(settings)
-    assert settings.replace(width=8).resolve() == settings.resolve()
+    assert run_name(settings.replace(**{size: 8})) == run_name(settings)
+    assert settings.replace(**{size: 8}).resolve() == settings.resolve()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from test_rivals import VICREG
 from aag.training import TrainResult, checkpoint
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
-COMPILED = ("super-and", "amdim")  # by torch.compile: half a minute each
+COMPILED = ("amdim",)  # by torch.compile: half a minute
 # What makes a method small enough for a run of seconds on a tiny set, besides the defaults of `SmallRuns`.
 SMALL: dict[str, dict] = {
     "instance": {},

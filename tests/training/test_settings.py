@@ -59,6 +59,7 @@ def test_a_name_near_to_none_lists_them_all():
         "rand_magnitude": (-1, 31),
         "seed": (-1, 2**63, 10**30),
         "width": (0,),
+        "depth": (0,),
         "embedding": (0,),
     }.items(),
 )

@@ -21,7 +21,7 @@ class Match(NamedTuple):
     """A batch of views compared with the bank."""
 
     log_probability: Tensor  # [n]  log Σ_j p_ij over the positives j of view i
-    entropy: Tensor  # [n]  −Σ_j p_ij log p_ij; zeros unless requested
+    entropy: Tensor  # [n]  −Σ_j q_ij log q_ij over all images but the view's own; zeros unless requested
 
 
 class Bank(nn.Module):
@@ -47,7 +47,8 @@ class Bank(nn.Module):
     ) -> Match:
         """Compare unit v [n, d] with the whole bank.
 
-        positives [n, m]: indices of the images that view i may show. mask [n, m]: which of them count; the first must.
+        positives [n, m]: indices of the images that view i may show; the first is its own. mask [n, m]: which of them
+        count; the first must. entropy: also that of q, the softmax over all images but the own one.
         """
         if mask is None:
             mask = torch.ones_like(positives, dtype=torch.bool)
@@ -70,25 +71,28 @@ class Bank(nn.Module):
 class _BankSoftmax(Function):
     """`Bank.match` with its gradient ∂/∂v computed in the forward pass, so that no [n, N] matrix is kept.
 
-    s_ij = v_i · b_j / τ. With w_ij the weight of positive j among the positives of i, and H the entropy,
-    ∂ log Σ_Ω p / ∂s_ij = w_ij − p_ij and ∂H / ∂s_ij = −p_ij (log p_ij + H_i): products with b are all that is needed.
+    s_ij = v_i · b_j / τ. With w_ij the weight of positive j among the positives of i, and H the entropy of q,
+    ∂ log Σ_Ω p / ∂s_ij = w_ij − p_ij and ∂H / ∂s_ij = −q_ij (log q_ij + H_i): products with b are all that is needed.
     """
 
     @staticmethod
     def forward(
         ctx: Any, v: Tensor, rows: Tensor, positives: Tensor, mask: Tensor, temperature: float, with_entropy: bool
     ) -> tuple[Tensor, Tensor]:
-        log_p = log_softmax((v / temperature) @ rows.T, dim=1)  # [n, N]
+        s = (v / temperature) @ rows.T  # [n, N]
+        log_p = log_softmax(s, dim=1)
         log_positives = log_p.gather(1, positives).masked_fill(~mask, -torch.inf)  # [n, m]
         log_probability = log_positives.logsumexp(dim=1)
         w = (log_positives - log_probability[:, None]).exp()
-        p = log_p.exp() if with_entropy else log_p.exp_()
-        mean = p @ rows  # [n, d]
-        grad_probability = torch.bmm(w[:, None], rows[positives]).squeeze(1) - mean
+        grad_probability = torch.bmm(w[:, None], rows[positives]).squeeze(1) - log_p.exp_() @ rows  # [n, d]
         if with_entropy:
-            p *= log_p
-            entropy = -p.sum(dim=1)
-            grad_entropy = -(p @ rows + entropy[:, None] * mean)
+            own = positives[:, :1]
+            log_q = log_softmax(s.scatter_(1, own, -torch.inf), dim=1)
+            q = log_q.exp()
+            mean = q @ rows
+            q *= log_q.scatter_(1, own, 0)  # 0 · log 0 is 0
+            entropy = -q.sum(dim=1)
+            grad_entropy = -(q @ rows + entropy[:, None] * mean)
         else:
             entropy, grad_entropy = torch.zeros_like(log_probability), None
         ctx.save_for_backward(grad_probability, grad_entropy)  # both times τ

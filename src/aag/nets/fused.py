@@ -19,6 +19,7 @@ from aag.nets.convolutions import FEW, MANY, StemConvolution, UpdateArguments, m
 from aag.nets.encoder import Encoder
 from aag.nets.kernel_context import BackwardOptimizer, KernelContext
 from aag.nets.layers import ConvNorm, GhostBatchNorm2d, Linear, count_groups
+from aag.nets.sobel import SobelPair, sobel
 from aag.nets.support import unsupported_reason
 
 CHANNELS_LAST = torch.channels_last
@@ -56,12 +57,18 @@ class Fused(KernelContext):
 
     def __enter__(self) -> None:
         self._seen: set[object] = set()  # layers with a forward pass in this block
-        self.encoder.fused_input = self._patches
+        backbone = self.encoder.backbone
+        if isinstance(backbone, SobelPair):
+            self.encoder.fused_input, backbone.fused = lambda images: images, self._pair_features
+        else:
+            self.encoder.fused_input = self._patches
         for layer in self.layers:
             layer.module.fused = layer
 
     def __exit__(self, *_: object) -> None:
         self.encoder.fused_input = None
+        if isinstance(self.encoder.backbone, SobelPair):
+            self.encoder.backbone.fused = None
         for layer in self.layers:
             layer.module.fused = None
 
@@ -78,10 +85,27 @@ class Fused(KernelContext):
                 raise KernelsUnsupportedError("the encoder runs more than once per step")
             self._seen.add(layer)
 
+    def _pair_features(self, images: Tensor) -> Tensor:
+        """Return the features of colours and edges: [B, 3, H, W] → [B, F]."""
+        pair = self.encoder.backbone
+        assert isinstance(pair, SobelPair)
+
+        def colours() -> Tensor:
+            return pair.colours(self._patches(images))
+
+        def edges() -> Tensor:
+            return pair.edges(self._im2col(sobel(self.encoder.normalise(images))))
+
+        return torch.cat(self.run_branches(colours, edges), dim=1)
+
     def _patches(self, images: Tensor) -> Tensor:
         """Return the input of the stem: [B, 3, H, W] → [B, PATCH, H, W], channels last."""
         normalised = images.dtype != torch.uint8 or self.encoder.spec.sees_edges
-        images = (self.encoder.normalise(images) if normalised else images).contiguous()
+        return self._im2col(self.encoder.normalise(images) if normalised else images)
+
+    def _im2col(self, images: Tensor) -> Tensor:
+        """Return the patches of images, uint8 or normalised."""
+        images = images.contiguous()
         b, _, h, w = images.shape
         out = torch.empty(b, PATCH, h, w, dtype=self.dtype, device=images.device, memory_format=CHANNELS_LAST)
         mean, std = self.encoder.mean, self.encoder.std

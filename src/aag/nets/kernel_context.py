@@ -29,7 +29,7 @@ class KernelContext:
     """`optimizer`: weights are updated during backward, each as soon as its gradient is there.
 
     This happens on a side stream, in parallel with the next layer's passes over activations: weight gradients are bound
-    by arithmetic, those passes by memory.
+    by arithmetic, those passes by memory. Each stream that runs layers has its own side stream.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, optimizer: BackwardOptimizer | None) -> None:
@@ -39,26 +39,44 @@ class KernelContext:
         self.processors = gpu.multi_processor_count if gpu else 2
         self.has_large_shared_memory = gpu is not None and gpu.shared_memory_per_block_optin >= 200_000  # bytes
         self.learning = True  # False: backward leaves the weights as they are, for timing
-        self._side_stream = torch.cuda.Stream(device) if cuda and optimizer else None
-        self._in_flight: list[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = []
+        self._uses_streams = cuda and optimizer is not None
+        self._branch_stream = torch.cuda.Stream(device) if self._uses_streams else None
+        self._side_streams: dict[torch.cuda.Stream, torch.cuda.Stream] = {}
+        self._in_flight: dict[torch.cuda.Stream, list[tuple[torch.cuda.Event, tuple[Tensor, ...]]]] = {}
 
     def join(self) -> None:
         """Make the current stream wait for all weight updates."""
-        if self._side_stream is not None:
-            torch.cuda.current_stream().wait_stream(self._side_stream)
-            self._in_flight.clear()
+        for stream in self._in_flight:
+            torch.cuda.current_stream().wait_stream(stream)
+            torch.cuda.current_stream().wait_stream(self._side_streams[stream])
+        self._in_flight.clear()
+
+    def run_branches(self, first: Callable[[], Tensor], second: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the results of both. `second` runs on a stream of its own, forward and backward, if updates do."""
+        if self._branch_stream is None:
+            return first(), second()
+        main = torch.cuda.current_stream()
+        self._branch_stream.wait_stream(main)
+        with torch.cuda.stream(self._branch_stream):
+            other = second()
+        one = first()
+        main.wait_stream(self._branch_stream)
+        other.record_stream(main)
+        return one, other
 
     def on_side_stream(self, work: Callable[..., None], *tensors: Tensor) -> None:
         """Run `work(*tensors)` after the current stream's work so far, in parallel with what follows."""
-        if self._side_stream is None:
+        if not self._uses_streams:
             return work(*tensors)
         main = torch.cuda.current_stream()
-        self._side_stream.wait_stream(main)
-        with torch.cuda.stream(self._side_stream):
+        side = self._side_streams.get(main) or self._side_streams.setdefault(main, torch.cuda.Stream(main.device))
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
             work(*tensors)
-        self._in_flight.append((self._side_stream.record_event(), tensors))  # keeps their memory from being reused
-        if len(self._in_flight) > 2:
-            main.wait_event(self._in_flight.pop(0)[0])
+        in_flight = self._in_flight.setdefault(main, [])
+        in_flight.append((side.record_event(), tensors))  # keeps their memory from being reused
+        if len(in_flight) > 2:
+            main.wait_event(in_flight.pop(0)[0])
         return None
 
     def step(self, weight: Tensor, copy: Tensor, grad: Tensor) -> None:

@@ -1,5 +1,7 @@
 """Sobel edges: DeepCluster's networks see them instead of colours; Super-AND's pair sees both."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
@@ -22,9 +24,13 @@ def sobel(x: Tensor) -> Tensor:
 class SobelPair(nn.Module):
     """Normalised images [B, 3, H, W] → the features of `colours` and those of `edges`, concatenated."""
 
+    fused: Callable[[Tensor], Tensor] | None = None  # computes the same with kernels, see `aag.nets.fused`
+
     def __init__(self, colours: nn.Module, edges: nn.Module) -> None:
         super().__init__()
         self.colours, self.edges = colours, edges
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.fused is not None:
+            return self.fused(x)
         return torch.cat([self.colours(x), self.edges(sobel(x))], dim=1)

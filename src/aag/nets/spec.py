@@ -1,7 +1,7 @@
 """Settings of a network, and the full description of an encoder that its weight file carries."""
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
@@ -23,7 +23,9 @@ class NetworkSettings:
     such as convnext_tiny. Where we have one of that name, timm/NAME is timm's: timm/resnet18, for larger images.
     NAME-edges sees edges instead of colours; NAME+sobel is a pair of networks, one for colours and one for edges."""
     width: Annotated[int, Range(at_least=1)] | None = 64
-    """Channels of the first stage (ResNets and amdim only)."""
+    """Channels of the first stage (ResNets and amdim only; amdim has twice as many)."""
+    depth: Annotated[int, Range(at_least=1)] | None = field(default=None, kw_only=True)
+    """Blocks per stage (amdim only; default 3)."""
     head: Literal["auto", "linear", "mlp", "none"] = "auto"
     """linear: one layer. mlp: SimCLR's projection head. none: the embedding is the features.
     auto: mlp on resnet50, linear on other networks."""
@@ -40,12 +42,20 @@ class NetworkSettings:
             raise AAGError("--bn-group-size 1 leaves batch norm nothing to compare; use 0 for the whole batch")
 
     def resolve(self) -> Self:
-        """Replace `head="auto"` by the head it stands for, and fit `width` to the network (None where it has none)."""
+        """Replace automatic values, and fit `width` and `depth` to the network (None where it has none)."""
         head = self.head
         if head == "auto":
             head = "mlp" if self.base_network == "resnet50" else "linear"
-        has_width = self.base_network.removesuffix(SOBEL) in WITH_WIDTH
-        return replace(self, head=head, width=(self.width or 64) if has_width else None)
+        name = self.base_network.removesuffix(SOBEL)
+        width, depth = (
+            (self.width or 64) if name in WITH_WIDTH else None,
+            (self.depth or 3) if name == "amdim" else None,
+        )
+        return replace(self, head=head, width=width, depth=depth)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields by name, without an unset depth: settings written before the option existed stay equal."""
+        return {name: value for name, value in asdict(self).items() if (name, value) != ("depth", None)}
 
     @property
     def sees_edges(self) -> bool:
@@ -99,7 +109,7 @@ class EncoderSpec(NetworkSettings):
         return len(self.mean)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(self.as_dict())
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -111,7 +121,7 @@ class EncoderSpec(NetworkSettings):
             raise AAGError(f"not an encoder's description: {text[:60]!r}")
         if "norm_images" in values:  # its name up to version 0.1
             values["bn_group_size"] = values.pop("norm_images")
-        if unexpected := sorted(set(values) - {field.name for field in fields(cls)}):
+        if unexpected := sorted(set(values) - {each.name for each in fields(cls)}):
             raise AAGError(
                 f"unknown fields in an encoder's description: {', '.join(unexpected)} (from a newer aag? update aag)"
             )

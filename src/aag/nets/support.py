@@ -12,11 +12,12 @@ from aag.nets.alexnet import AlexNet
 from aag.nets.encoder import Encoder
 from aag.nets.layers import ConvNorm, GhostBatchNorm1d, GhostBatchNorm2d, Linear, MaxPool, ScaleBatchNorm1d
 from aag.nets.resnet import BasicBlock, Bottleneck, ResNet
+from aag.nets.sobel import SobelPair
 
 _TYPES: tuple[type[nn.Module], ...] = (
-    Encoder, ResNet, AlexNet, BasicBlock, Bottleneck, ConvNorm, nn.Conv2d, nn.BatchNorm2d, GhostBatchNorm2d, MaxPool,
-    Linear, nn.BatchNorm1d, ScaleBatchNorm1d, GhostBatchNorm1d, nn.ModuleList, nn.Sequential, nn.Flatten, nn.ReLU,
-    nn.Identity,
+    Encoder, SobelPair, ResNet, AlexNet, BasicBlock, Bottleneck, ConvNorm, nn.Conv2d, nn.BatchNorm2d, GhostBatchNorm2d,
+    MaxPool, Linear, nn.BatchNorm1d, ScaleBatchNorm1d, GhostBatchNorm1d, nn.ModuleList, nn.Sequential, nn.Flatten,
+    nn.ReLU, nn.Identity,
 )  # fmt: skip
 
 
@@ -39,11 +40,14 @@ def _reasons(encoder: nn.Module) -> Iterator[str]:
     if type(encoder) is not Encoder:
         yield f"none for {type(encoder).__name__}, which is not exactly an aag.nets.Encoder"
         return
-    if type(encoder.backbone) not in (ResNet, AlexNet):
-        package = encoder.backbone.__module__.partition(".")[0]
-        name = "timm's networks" if package == "timm" else f"the backbone {type(encoder.backbone).__name__}"
-        yield f"none for {name}"
-        return
+    pair = encoder.backbone
+    backbones = [pair.colours, pair.edges] if isinstance(pair, SobelPair) else [pair]
+    for backbone in backbones:
+        if type(backbone) not in (ResNet, AlexNet):
+            package = backbone.__module__.partition(".")[0]
+            name = "timm's networks" if package == "timm" else f"the backbone {type(backbone).__name__}"
+            yield f"none for {name}"
+            return
     if _has_any_global_hook():
         yield "all modules have hooks"
     for name, module in encoder.named_modules():
@@ -66,7 +70,8 @@ def _reasons(encoder: nn.Module) -> Iterator[str]:
             yield f"{name} is a {type(weight).__name__}"
         elif weight._backward_hooks or weight._post_accumulate_grad_hooks:
             yield f"{name} has gradient hooks"
-    yield from _layer_reasons(encoder.backbone, encoder.training)
+    for backbone in backbones:
+        yield from _layer_reasons(backbone, encoder.training)
 
 
 def _layer_reasons(backbone: nn.Module, training: bool) -> Iterator[str]:

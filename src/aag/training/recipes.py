@@ -98,7 +98,7 @@ def run_name(
     )
     name = [data, *network, by, f"seed{settings.train.seed}"]
     for field, value in settings.options().items():
-        meaningless = field == "width" and settings.encoder.resolve().width is None
+        meaningless = field in ("width", "depth") and getattr(settings.encoder.resolve(), field) is None
         is_told = field in given if field in choosable else value != base[field]
         if field not in ("data", "network", "method", "seed") and is_told and not meaningless:
             name.append(f"{field.replace('_', '-')}={list(value) if isinstance(value, tuple) else value}")

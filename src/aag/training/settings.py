@@ -110,7 +110,7 @@ class RunSettings:
         """Return the settings by section, as config.json and records hold them."""
         return {
             "data": self.data.to_json(),
-            "encoder": to_json(self.encoder),
+            "encoder": self.encoder.as_dict(),
             "method": {"name": self.method, **to_json(self.method_settings)},
             "train": to_json(self.train),
         }
@@ -134,11 +134,11 @@ class RunSettings:
 
 def settings_of_parts(encoder: Encoder, method: Method, images: ImageSet, train: TrainSettings) -> dict[str, Any]:
     """Return the settings of a run whose parts were made by hand, as JSON by section."""
-    spec, kind = to_json(encoder.spec), type(method)
+    spec, kind = encoder.spec.as_dict(), type(method)
     sizes = {name: spec[name] for name in ("image_size", "resize_size") if spec[name] is not None}
     return {
         "data": {"source": images.name, **sizes},
-        "encoder": {field.name: spec[field.name] for field in fields(NetworkSettings)},
+        "encoder": {field.name: spec[field.name] for field in fields(NetworkSettings) if field.name in spec},
         "method": {"name": getattr(kind, "name", kind.__qualname__), **to_json(method.settings)},
         "train": to_json(train),
     }

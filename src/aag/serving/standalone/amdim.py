@@ -18,26 +18,26 @@ class Residual(nn.Module):
         return y + F.pad(F.avg_pool2d(x, self.kernel, self.stride), (0, 0, 0, 0, 0, self.new_channels))
 
 
-def stage(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list[Residual]:
-    return [Residual(inputs, outputs, kernel, stride), Residual(outputs, outputs), Residual(outputs, outputs)]
+def stage(inputs: int, outputs: int, depth: int, kernel: int, stride: int = 1) -> list[Residual]:
+    return [Residual(inputs, outputs, kernel, stride), *(Residual(outputs, outputs) for _ in range(depth - 1))]
 
 
 class AMDIMNet(nn.Module):
     """AMDIM's network for 32×32 images, without the projections that only its loss uses."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         first, last = 2 * width, 16 * width
         self.to7 = nn.Sequential(
             nn.Conv2d(3, first, 3),
             nn.ReLU(),
             Residual(first, first),
-            *stage(first, 2 * first, kernel=4, stride=2),
-            *stage(2 * first, 4 * first, kernel=2, stride=2),
+            *stage(first, 2 * first, depth, kernel=4, stride=2),
+            *stage(2 * first, 4 * first, depth, kernel=2, stride=2),
         )
-        self.to5 = nn.Sequential(*stage(4 * first, 4 * first, kernel=3))
+        self.to5 = nn.Sequential(*stage(4 * first, 4 * first, depth, kernel=3))
         self.to1 = nn.Sequential(
-            *stage(4 * first, 4 * first, kernel=3), Residual(4 * first, last, kernel=3), nn.BatchNorm2d(last)
+            *stage(4 * first, 4 * first, depth, kernel=3), Residual(4 * first, last, kernel=3), nn.BatchNorm2d(last)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,4 +45,4 @@ class AMDIMNet(nn.Module):
 
 
 def build_backbone(spec: dict) -> nn.Module:
-    return AMDIMNet(spec["width"])
+    return AMDIMNet(spec["width"], spec["depth"])
