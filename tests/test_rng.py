@@ -37,6 +37,7 @@ def test_uniforms_keep_their_values():
 def test_permutation_keeps_its_values():
     assert permutation(0, 0, 10).tolist() == [4, 2, 1, 0, 3, 7, 8, 9, 5, 6]
     assert permutation(7, 3, 10).tolist() == [8, 4, 0, 3, 1, 5, 9, 7, 2, 6]
+    assert permutation(0, 0, 10, block=4).tolist() == [2, 1, 0, 3, 4, 7, 5, 6, 8, 9]  # the same order within a block
 
 
 def _mix(h: int) -> int:

@@ -301,10 +301,10 @@ def first_per_machine(function: Callable[[], T]) -> T:
     first, found, error = read_launch().local_rank == 0, None, ""
     if first:
         found, error = _attempt(function)
-    _raise_any(error)
+    raise_any(error)
     if not first:
         found, error = _attempt(function)
-    _raise_any(error)
+    raise_any(error)
     return found  # type: ignore[return-value]
 
 
@@ -315,8 +315,12 @@ def _attempt(function: Callable[[], T]) -> tuple[T | None, str]:
         return None, str(error)
 
 
-def _raise_any(error: str) -> None:
-    """Raise in all processes if one of them has an error."""
+def raise_any(error: str) -> None:
+    """Raise in all processes if one of them has an error; an empty string is none."""
+    if not is_distributed():
+        if error:
+            raise AAGError(error)
+        return
     errors: list[str] = [""] * world_size()
     dist.all_gather_object(errors, error, group=_control_group)
     for number, found in enumerate(errors):

@@ -68,11 +68,22 @@ def uniforms(key: Tensor, slots: int) -> Tensor:
 
 
 def permutation(
-    seed: int, epoch: int, n: int, device: torch.device | str = "cpu", stream: Stream = Stream.IMAGE_ORDER
+    seed: int,
+    epoch: int,
+    n: int,
+    device: torch.device | str = "cpu",
+    stream: Stream = Stream.IMAGE_ORDER,
+    block: int | None = None,
 ) -> Tensor:
-    """Return a shuffle of 0 … n−1, int64 [n]: the images sorted by their key in this epoch."""
+    """Return a shuffle of 0 … n−1, int64 [n]: the images sorted by their key in this epoch.
+
+    With `block`, the first so many images stay the first, the next so many follow, and so on.
+    """
     image = torch.arange(_integer("n", n, 0), device=device)
-    return torch.sort(keys(seed, epoch, image, stream), stable=True).indices
+    order = keys(seed, epoch, image, stream)
+    if block is not None:
+        order += image // _integer("block", block, 1) << 32  # keys are below 2^32
+    return torch.sort(order, stable=True).indices
 
 
 def _integer(name: str, value: int, low: int | None = None, high: int = 2**63 - 1) -> int:

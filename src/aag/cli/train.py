@@ -178,8 +178,10 @@ def _write_report(result: TrainResult, request: Request, sets: Any, say: Printer
     run = result.run
     try:
         if not run.report_file.exists() or run.report_file.stat().st_mtime < run.encoder_file.stat().st_mtime:
-            device = request.execution.device
-            write_report(run, sets=sets, points=REPORT_POINTS, seconds=REPORT_SECONDS, device=device)
+            device, root = request.execution.device, request.execution.data_root
+            if request.settings.data.start_early:  # these have no names, and copies for files that cannot be read
+                sets = None
+            write_report(run, sets=sets, points=REPORT_POINTS, seconds=REPORT_SECONDS, data_root=root, device=device)
         say(f"\nreport   {run.report_file}")
     except Exception as error:
         say(f"warning: no report ({first_line(error)}); try aag report {shlex.quote(str(run.folder))}")

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ import torch
 from aag.data.summary import PixelSummary, summarize
 from aag.errors import AAGError, describe
 from aag.text import pluralize
+
+if TYPE_CHECKING:
+    from aag.data.early import Decoding
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # eq=False: == on tensors is elementwise
@@ -23,6 +27,8 @@ class ImageSet:
     C may be any number of channels; what is decoded from files has 3. Images are square (H = W), because the networks
     and the augmentations expect squares. `skipped` has one line "path: reason" per file that could not be read.
     `names` are the files' paths relative to their folder, one per image; empty where images do not come from files.
+    `decoding` says which images may be read already, where that happens while others are decoded. Then mean, deviation
+    and fingerprint come from the first block of images.
     """
 
     name: str
@@ -32,6 +38,7 @@ class ImageSet:
     skipped: tuple[str, ...] = ()
     split: str = "train"
     names: Sequence[str] = ()
+    decoding: "Decoding | None" = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not isinstance(self.split, str):
@@ -94,7 +101,7 @@ class ImageSet:
 
         The deviation is at least one grey level, so that dividing by it is safe for constant images.
         """
-        mean, square = self._summary.sums / (len(self.images) * self.image_size**2)
+        mean, square = self._summary.sums / (self._summary.count * self.image_size**2)
         std = np.sqrt(np.maximum(square - mean**2, 1.0))
         return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
 

@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -64,7 +64,7 @@ def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
 
 def decode_parts(
     source: EncodedImages, size: int, done: int = 0, position: tuple[int, ...] = ()
-) -> Iterator[tuple[Part, Chunk]]:
+) -> Generator[tuple[Part, Chunk], None, None]:
     """Decode a source after its first `done` images, on all cores. Only a few chunks are in memory at a time.
 
     Yields each chunk with the part that it was decoded from, without its items.

@@ -1,6 +1,6 @@
 """Decode images once, into a memory-mapped file in the cache folder.
 
-    CACHE/images/NAME-HASH/KEY.u8       uint8 [N, 3, S, S], append-only
+    CACHE/images/NAME-HASH/KEY.u8       uint8 [N, 3, S, S], written in order; unused bytes may follow
                            KEY.jsonl    the journal: one line per chunk that was written, and a last one when complete
 
 HASH identifies the source and the settings. KEY identifies its content: for a folder, the path, size and modification
@@ -13,16 +13,19 @@ files of its own, and the first that is complete is used.
 import errno
 import hashlib
 import logging
+import math
 import mmap
 import os
 import re
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import IO
 
 import numpy as np
@@ -38,6 +41,7 @@ from aag.text import printable, readable_bytes
 Progress = Callable[[int, int], None]  # files done, files in all
 _log = logging.getLogger(__name__)
 _DECODER = 2  # increase it when the same file gives other pixels
+LOCK_SECONDS = 0.1  # between two attempts to get a lock
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 names it
 
 
@@ -45,7 +49,8 @@ _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 names it
 class StoredImages:
     """Decoded images uint8 [N, 3, S, S], the reason for each file that cannot be read, and a summary of the pixels.
 
-    `names` and `labels` are of all files, also those that failed, where reading the source told them.
+    `names` and `labels` are of all files, also those that failed, where reading the source told them. `file` holds the
+    images; None: they are in memory.
     """
 
     images: np.ndarray
@@ -53,6 +58,19 @@ class StoredImages:
     summary: PixelSummary
     names: Sequence[str] = ()
     labels: Sequence[Label] = ()
+    file: Path | None = None
+
+
+@dataclass
+class Background:
+    """What a thread that decodes and the threads that read meanwhile tell each other.
+
+    `stop` asks for an end after the current chunk. `files` are the pixels and the journal, once they may be read: the
+    journal only grows from then on, and the file of pixels has its full size.
+    """
+
+    stop: Event = field(default_factory=Event)
+    files: tuple[Path, Path] | None = None
 
 
 def open_images(
@@ -62,13 +80,14 @@ def open_images(
     root: str | Path | None = None,
     variant: str = "",
     progress: Progress | None = None,
+    background: Background | None = None,
 ) -> StoredImages:
     """Return the images of a source, cropped and resized to `size`; decode them if they are not stored.
 
     `variant` names the part of its location that the source is; each part has its own store. If the cache folder cannot
-    be written to, the images are decoded into memory.
+    be written to, the images are decoded into memory. `background` lets other threads read, and stop this one.
     """
-    store = Store(source, size, root, variant)
+    store = Store(source, size, root, variant, background)
     if (found := store.read()) is not None:
         return found
     try:
@@ -76,7 +95,7 @@ def open_images(
         is_locked = lock.__enter__()
     except OSError as error:
         _log.warning("cannot write to %s (%s): images are decoded into memory", store.folder, error.strerror or error)
-        return _decode_to_memory(source, size, progress)
+        return _decode_to_memory(source, size, progress, background)
     try:
         if (found := store.read()) is not None:  # another process built it while this one waited
             return found
@@ -88,8 +107,15 @@ def open_images(
 class Store:
     """One store: a file of pixels and its journal."""
 
-    def __init__(self, source: EncodedImages, size: int, root: str | Path | None, variant: str) -> None:
-        self.source, self.size = source, size
+    def __init__(
+        self,
+        source: EncodedImages,
+        size: int,
+        root: str | Path | None,
+        variant: str,
+        background: Background | None = None,
+    ) -> None:
+        self.source, self.size, self.background = source, size, background
         location = os.fsencode(source.location)
         slot = hashlib.sha256(b"\0".join((location, f"{size} {variant}".encode()))).hexdigest()[:12]
         name = re.sub(r"\W+", "-", os.path.basename(source.location.rstrip("/")))
@@ -97,6 +123,7 @@ class Store:
         self.folder = self.root / f"{name[:40]}-{size}-{slot}"
         self.key = hashlib.sha256(f"{_DECODER} {size} {source.key()}".encode()).hexdigest()[:16]
         self.pixels, self.journal = self.folder / f"{self.key}.u8", self.folder / f"{self.key}.jsonl"
+        self.lock_file = self.folder / ".lock"
         self.row_shape, self.row_bytes = (3, size, size), 3 * size * size
         self._total: int | None = None  # images to decode, or an estimate
 
@@ -107,12 +134,12 @@ class Store:
             return None
         rows = state.summary.count
         try:
-            if os.path.getsize(self.pixels) != rows * self.row_bytes:
+            if os.path.getsize(self.pixels) < rows * self.row_bytes:
                 return None
-            images = _map(self.pixels, (rows, *self.row_shape))
+            images = map_images(self.pixels, (rows, *self.row_shape))
         except OSError:
             return None
-        return StoredImages(images, state.failures, state.summary, state.names, state.labels)
+        return StoredImages(images, state.failures, state.summary, state.names, state.labels, self.pixels)
 
     @contextmanager
     def lock(self) -> Iterator[bool]:
@@ -121,16 +148,14 @@ class Store:
         The system releases it if this process dies.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("w") as file:
+        with self.lock_file.open("w") as file:
             try:
-                import fcntl  # not on Windows
-
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if not (is_locked := _try_to_lock(file)):
                     _log.info("waiting for another process to decode %s", printable(self.source.location))
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                is_locked = True
+                while not is_locked:
+                    _check_stop(self.background)
+                    time.sleep(LOCK_SECONDS)
+                    is_locked = _try_to_lock(file)
             except (ImportError, OSError):
                 is_locked = False
             yield is_locked
@@ -172,19 +197,26 @@ class Store:
         state = read_journal(self.journal, self.pixels, self.row_shape, verify=True)
         count = self._total = self.source.count
         self._announce(state.files)
+        self.pixels.touch()
         # Unbuffered: an error belongs to the write that caused it.
-        with self.pixels.open("ab", buffering=0) as pixels, self.journal.open("ab", buffering=0) as journal:
+        with self.pixels.open("r+b", buffering=0) as pixels, self.journal.open("ab", buffering=0) as journal:
             pixels.truncate(state.summary.count * self.row_bytes)
             journal.truncate(state.length)
+            if self.background and count is not None:
+                pixels.truncate(count * self.row_bytes)  # without using the disk; a map may not exceed its file
+                self.background.files = self.pixels, self.journal
+            pixels.seek(state.summary.count * self.row_bytes)
             if progress and self._total is not None:
                 progress(state.files, self._total)
-            for part, chunk in decode_parts(self.source, self.size, state.files, state.position):
-                _write(pixels, chunk.images)
-                _write(journal, np.frombuffer(state.add(part, chunk), np.uint8))
-                if count is None:
-                    self._total = estimate_total(state.files, part)
-                if progress and self._total is not None:
-                    progress(state.files, self._total)
+            with closing(decode_parts(self.source, self.size, state.files, state.position)) as chunks:
+                for part, chunk in chunks:
+                    _write(pixels, chunk.images)
+                    _write(journal, np.frombuffer(state.add(part, chunk), np.uint8))
+                    if count is None:
+                        self._total = estimate_total(state.files, part)
+                    if progress and self._total is not None:
+                        progress(state.files, self._total)
+                    _check_stop(self.background)
             os.fsync(pixels.fileno())  # before the line that says so
             _write(journal, np.frombuffer(COMPLETE, np.uint8))
         if progress:
@@ -224,6 +256,11 @@ class Store:
                     _log.info("deleted %s: files of %s have changed since", entry, printable(self.source.location))
 
 
+def _check_stop(background: Background | None) -> None:
+    if background and background.stop.is_set():
+        raise AAGError("decoding was stopped; run the same command again to continue")
+
+
 def estimate_total(done: int, part: Part) -> int:
     """Estimate the number of images of a source from the fraction that was read."""
     return max(done, round(done / part.fraction)) if part.fraction > 0 else done + 1
@@ -236,33 +273,48 @@ def _write(file: IO[bytes], content: np.ndarray) -> None:
         rest = rest[file.write(rest.data) :]
 
 
-def _map(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Map a file copy-on-write: torch expects writable memory, and the file must not change."""
+def _try_to_lock(file: IO[str]) -> bool:
+    """Return whether this process has the lock now. Raises ImportError or OSError where there are no locks."""
+    import fcntl  # not on Windows
+
+    with suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def map_images(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Map the start of a file copy-on-write: torch expects writable memory, and the file must not change."""
     if shape[0] == 0:
         return np.empty(shape, np.uint8)
+    length = math.prod(shape)
     with path.open("rb") as file:
         if sys.platform == "linux":
             # Without NORESERVE, Linux refuses to map more than the memory it has.
             flags, protection = mmap.MAP_PRIVATE | _MAP_NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
-            mapped = mmap.mmap(file.fileno(), 0, flags=flags, prot=protection)
+            mapped = mmap.mmap(file.fileno(), length, flags=flags, prot=protection)
         else:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            mapped = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY)
     return np.frombuffer(mapped, np.uint8).reshape(shape)
 
 
-def _decode_to_memory(source: EncodedImages, size: int, progress: Progress | None) -> StoredImages:
+def _decode_to_memory(
+    source: EncodedImages, size: int, progress: Progress | None, background: Background | None
+) -> StoredImages:
     state, count = State(), source.count
     try:
         images = np.empty((count or 0, 3, size, size), np.uint8)
         chunks = []
-        for part, chunk in decode_parts(source, size):
-            if count is None:
-                chunks.append(chunk.images)
-            else:
-                images[state.summary.count : state.summary.count + len(chunk.images)] = chunk.images
-            state.add(part, chunk)
-            if progress:
-                progress(state.files, count or estimate_total(state.files, part))
+        with closing(decode_parts(source, size)) as decoded:
+            for part, chunk in decoded:
+                if count is None:
+                    chunks.append(chunk.images)
+                else:
+                    images[state.summary.count : state.summary.count + len(chunk.images)] = chunk.images
+                state.add(part, chunk)
+                if progress:
+                    progress(state.files, count or estimate_total(state.files, part))
+                _check_stop(background)
         if count is None:
             images = np.concatenate([images, *chunks])
     except MemoryError:

@@ -1,6 +1,7 @@
 """`train`: from images, a method and a network, by name or as objects, to a run with its encoder."""
 
 from collections.abc import Callable, Collection, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +11,8 @@ from torch import nn
 
 from aag import data, nets
 from aag.data import ImageSet
-from aag.distributed import first_per_machine, is_main, on_main, process_group
+from aag.data.early import load_early
+from aag.distributed import first_per_machine, is_main, on_main, process_group, read_launch
 from aag.errors import AAGError
 from aag.evaluate.health import verdict
 from aag.methods import Method, register_method
@@ -193,7 +195,7 @@ def train_run(
     if execution.deterministic:
         prepare_deterministic()  # before CUDA starts
     device = find_device(execution.device)
-    with process_group(device):
+    with process_group(device), ExitStack() as stack:
         for_folder = given is not None and recipe == "auto" and sets is None and is_folder(settings.data.source)
         given = given or ()
         plan = on_main(
@@ -201,18 +203,19 @@ def train_run(
         )
         run, settings, every = plan.run, plan.settings, execution.knn_every
         on_main(lambda: _check_run(run, settings))  # before anything slow
+        if settings.data.start_early:
+            on_main(lambda: _check_start_early(sets, plan.minutes))
         for number, choice in enumerate(plan.choices):
             say(f"{'' if number else 'chosen':<9}{choice}")
         chosen = settings
-        train_set, test_set = sets or first_per_machine(
-            lambda: load_sets(chosen, execution.data_root, decoding_progress if is_main() else None)
-        )
+        choose_threads(device)  # before other cores decode
+        progress = decoding_progress if is_main() else None
+        train_set, test_set = sets or first_per_machine(lambda: _load(chosen, execution, progress, stack))
         if not settings.data.resize_size:
             settings = settings.replace(image_size=train_set.image_size)  # which only the images can tell
         on_loaded((train_set, test_set))
         if backbone is None and (slow := slow_network_warning(settings, settings.data.image_size or 0, device)):
             say(f"warning: {slow}")
-        choose_threads(device)
         runtime: dict[str, Any] = {"device": device, "compile": execution.compile, "images_on": execution.images_on}
         if plan.minutes:
             say(f"         measuring the speed, for {minutes_text(plan.minutes)} of training …")
@@ -237,7 +240,7 @@ def train_run(
             run_name=plan.name,
             run_settings=settings.to_json(),
             callbacks=(
-                ListSkipped(train_set.skipped + (test_set.skipped if test_set else ())),
+                ListSkipped(train_set, test_set),
                 KNN(train_set, test_set, every),
                 Health(every),
                 *(trackers if is_main() else ()),
@@ -259,6 +262,31 @@ def _check_run(run: Run, settings: RunSettings) -> None:
     """Raise unless the settings may be trained in this run folder."""
     known = settings.data.image_size or (run.settings()["data"]["image_size"] if run.exists() else None)
     run.check(settings.replace(image_size=known).to_json())
+
+
+def _check_start_early(sets: Sets | None, minutes: float | None) -> None:
+    if sets:
+        raise AAGError("start_early is for images that are decoded from files; leave it out")
+    if minutes:
+        raise AAGError("--start-early cannot measure the speed while images are decoded; give --epochs")
+
+
+def _load(
+    settings: RunSettings, execution: Execution, progress: Callable[[int, int], None] | None, stack: ExitStack
+) -> Sets:
+    """Load the images of a run. With --start-early, `stack` ends their decoding."""
+    if not settings.data.start_early:
+        return load_sets(settings, execution.data_root, progress)
+    images = load_early(
+        settings.data.source,
+        root=execution.data_root,
+        image_size=settings.data.source_size,
+        follow=read_launch().local_rank > 0,
+        progress=progress,
+    )
+    assert images.decoding is not None
+    stack.callback(images.decoding.close)
+    return images, None
 
 
 def _stored_normalisation(run: Run, settings: RunSettings) -> Normalisation | None:

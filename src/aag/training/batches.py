@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from aag.data.early import Decoding
 from aag.distributed import rank, world_size
 from aag.kernels import in_dry_run
 from aag.methods import Method
@@ -29,6 +30,9 @@ class Batches:
     repeats the arithmetic of an uninterrupted one, bit for bit. Images on another device than `device` are read ahead,
     chunk by chunk. Views have `view_size` pixels a side, by default the images'. With several processes each makes its
     own share of every batch; `batch_size` counts the images of all shares.
+
+    While images are still decoded (`decoding`), ask `rows_needed` before a batch. The first epoch is then shuffled
+    within blocks only.
     """
 
     def __init__(
@@ -40,7 +44,9 @@ class Batches:
         *,
         view_size: int | None = None,
         device: torch.device | None = None,
+        decoding: Decoding | None = None,
     ) -> None:
+        self.decoding = decoding
         self.images, self.method, self.seed = images, method, seed
         self.batch_size, self.share_size = batch_size, batch_size // world_size()
         self.augmentations = method.augmentations()
@@ -72,6 +78,15 @@ class Batches:
         """Make the first batch of an epoch without keeping its chunk."""
         views, index = self.make_chunk(epoch, 0)
         return Batch(views[:, : self.share_size], index[: self.share_size])
+
+    def rows_needed(self, epoch: int, step: int) -> int:
+        """Return how many images, from the first, must be decoded for the chunk of a step."""
+        kind = type(self.method)
+        needs_all = kind.before_epoch is not Method.before_epoch or kind.epoch_order is not Method.epoch_order
+        if epoch or needs_all or self.decoding is None:
+            return len(self.images)
+        block, end = self.decoding.block, (step // self.per_chunk + 1) * self.per_chunk * self.batch_size
+        return min(len(self.images), -(-end // block) * block)
 
     def reset(self) -> None:
         """Drop what was made ahead: the method may have changed its order."""
@@ -105,7 +120,8 @@ class Batches:
         return Batch(torch.stack(views), index)
 
     def _shuffle(self, epoch: int) -> Tensor:
-        return permutation(self.seed, epoch, len(self.images), self.images.device)
+        block = self.decoding.block if self.decoding and epoch == 0 else None
+        return permutation(self.seed, epoch, len(self.images), self.images.device, block=block)
 
     def _places(self, chunk: int, order: Tensor) -> Tensor:
         """Return the positions of a chunk in the epoch's order. The last chunk wraps around: all have one shape."""
@@ -114,9 +130,15 @@ class Batches:
         return (first[:, None] * self.batch_size + within).flatten() % len(order)
 
     def _next_index(self, epoch: int, chunk: int, order: Tensor, ordered: bool) -> Tensor | None:
-        """Return the image indices of the next chunk, to prefetch it; None if the method has not chosen them yet."""
-        steps = len(order) // self.batch_size
-        if (chunk + 1) * self.per_chunk < steps:
+        """Return the image indices of the next chunk, to prefetch it.
+
+        None if the method has not chosen them yet, or if not all of them are decoded.
+        """
+        steps, following_step = len(order) // self.batch_size, (chunk + 1) * self.per_chunk
+        is_last = following_step >= steps
+        if self.decoding and not self.decoding.is_ready(self.rows_needed(epoch + is_last, following_step)):
+            return None
+        if not is_last:
             return order[self._places(chunk + 1, order)]
         if ordered:
             return None

@@ -1,7 +1,6 @@
 """What happens next to the steps: callbacks receive every event and may log numbers."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -42,12 +41,19 @@ class Callback:
 class ListSkipped(Callback):
     """Write the files that could not be read, one per line, to the run's skipped.txt."""
 
-    def __init__(self, lines: Sequence[str]) -> None:
-        self.lines = lines
+    def __init__(self, *sets: ImageSet | None) -> None:
+        self.sets, self.written = sets, 0
 
     def on_start(self, trainer: "Trainer") -> None:
-        if self.lines and trainer.run:
-            write_bytes(trainer.run.skipped_file, "".join(f"{line}\n" for line in self.lines).encode())
+        found = [image_set for image_set in self.sets if image_set]
+        lines = [line for each in found for line in (*each.skipped, *(each.decoding.skipped if each.decoding else ()))]
+        if trainer.run and len(lines) > self.written:
+            write_bytes(trainer.run.skipped_file, "".join(f"{line}\n" for line in lines).encode())
+            self.written = len(lines)
+
+    def on_epoch(self, trainer: "Trainer") -> None:
+        """With --start-early, some are known only now."""
+        self.on_start(trainer)
 
 
 class KNN(Callback):
@@ -94,7 +100,9 @@ class Health(Callback):
         def encode(views: torch.Tensor) -> torch.Tensor:
             return check_finite(trainer.embed(views))
 
-        found = health(encode, trainer.images, trainer.batches.augmentations[0], trainer.runtime.device)
+        decoding = trainer.image_set.decoding
+        images = trainer.images if decoding is None else trainer.images[: decoding.block]
+        found = health(encode, images, trainer.batches.augmentations[0], trainer.runtime.device)
         seconds = round(time.monotonic() - started, 3)
         trainer.log({"kind": "health", **trainer.position(), **asdict(found), "evaluation_seconds": seconds})
 

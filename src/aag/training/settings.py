@@ -27,6 +27,9 @@ class DataSettings(Settings):
     holdout: Annotated[float, Range(above=0, at_most=0.5)] | None = None
     """Fraction of the labelled training images to hold out for evaluation: in place of a known data set's test split,
     or where images of your own have none."""
+    start_early: bool = False
+    """Start training when the first 8,192 images are decoded, and decode the rest meanwhile. Needs --labels none. The
+    first epoch takes images in the order of their files, shuffled within blocks of 8,192."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,6 +37,10 @@ class DataSettings(Settings):
             raise AAGError(f"--resize-size {self.resize_size} needs the --image-size that views are cropped to")
         if self.resize_size and self.image_size and self.resize_size < self.image_size:
             raise AAGError(f"--resize-size {self.resize_size} is smaller than --image-size {self.image_size}")
+        if self.start_early and self.holdout:
+            raise AAGError("--start-early cannot hold out images before they are decoded; leave out --holdout")
+        if self.start_early and self.labels != "none":
+            raise AAGError("--start-early trains before labels are known; add --labels none")
 
     @property
     def source_size(self) -> int | None:
@@ -41,8 +48,9 @@ class DataSettings(Settings):
         return self.resize_size or self.image_size
 
     def to_json(self) -> dict[str, Any]:
-        """Leave out default labels: settings written before the option existed stay equal."""
-        return {name: value for name, value in to_json(self).items() if (name, value) != ("labels", "known")}
+        """Leave out defaults of later options: settings written before an option existed stay equal."""
+        later = (("labels", "known"), ("start_early", False))
+        return {name: value for name, value in to_json(self).items() if (name, value) not in later}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,16 @@ from torch import Tensor
 
 from aag import kernels, nets
 from aag.data import DATASETS, ImageSet
-from aag.distributed import any_process, copy_from_main, is_distributed, is_main, on_main, rank, world_size
+from aag.distributed import (
+    any_process,
+    copy_from_main,
+    is_distributed,
+    is_main,
+    on_main,
+    raise_any,
+    rank,
+    world_size,
+)
 from aag.errors import AAGError, KernelsUnsupportedError, NotFiniteError, first_line
 from aag.evaluate import sharded
 from aag.methods import Method, MethodContext
@@ -168,17 +177,21 @@ class Trainer:
         """Move everything to the device and build the step."""
         for module in (self.encoder, self.method):
             module.to(self.runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.images = self.image_set.images
-        if self.images_on != "host" and (
-            self.images_on == "device" or fits_on_device(self.images, self.runtime.device)
-        ):
-            self.images = self.images.to(self.runtime.device)
+        self._place_images()
         if self.runtime.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.runtime.device)
         before = self.step.state() if hasattr(self, "step") else None  # of a `fit` that was stopped
         self._build_step(self.runtime)
         if before:
             self.step.load_state(before)
+
+    def _place_images(self) -> None:
+        """Copy the images to the device if they fit, and if all are decoded; else they are read from the host."""
+        self.images, decoding = self.image_set.images, self.image_set.decoding
+        if self.images_on == "host" or (decoding and not decoding.is_ready(len(self.images))):
+            return
+        if self.images_on == "device" or fits_on_device(self.images, self.runtime.device):
+            self.images = self.images.to(self.runtime.device)
 
     def close(self) -> None:
         """Undo what `prepare` changed elsewhere: a plain runtime turns kernels off. `fit` does it itself."""
@@ -192,6 +205,9 @@ class Trainer:
             previous.close()
         self.step = Step(self.encoder, self.method, self.settings, runtime)
         self._stack.callback(self.step.close)
+        self._build_batches()
+
+    def _build_batches(self) -> None:
         self.batches = Batches(
             self.images,
             self.method,
@@ -199,6 +215,7 @@ class Trainer:
             self.settings.seed,
             view_size=self.encoder.spec.image_size,
             device=self.runtime.device,
+            decoding=self.image_set.decoding,
         )
         self._stack.callback(self.batches.close)
 
@@ -236,6 +253,9 @@ class Trainer:
         resumed = self._resume_everywhere()
         self._tell("on_start")
         if self.progress.epoch < self.settings.epochs:
+            if any_process(not self._wait_for_images())[0]:
+                self._raise_decoding_failure()
+                return False
             plain = self.runtime.is_plain
             seconds = self.warm_up()  # first: it may fall back, and the log says to what
             if not plain:
@@ -249,8 +269,9 @@ class Trainer:
         self._saved_at = time.monotonic()
         while self.progress.epoch < self.settings.epochs:
             try:
-                if any_process(self.should_stop())[0] or not self._epoch():
+                if any_process(self.should_stop() or not self._wait_for_images())[0] or not self._epoch():
                     self._save()
+                    self._raise_decoding_failure()
                     return False
                 self._tell("on_epoch")
                 if self.progress.epoch == self.settings.epochs or any_process(self._save_is_due())[0]:
@@ -261,6 +282,20 @@ class Trainer:
             self._note(f"{self.run.encoder_file} was missing or damaged; it is written again from the checkpoint")
             self._save_encoder()
         return True
+
+    def _wait_for_images(self) -> bool:
+        """Wait until the images of the next optimizer step are decoded. False: a stop was requested, or that failed."""
+        decoding, last = self.image_set.decoding, self.progress.step + self.settings.accumulate - 1
+        if decoding is None:
+            return True
+        return not decoding.failure and decoding.wait(
+            self.batches.rows_needed(self.progress.epoch, last), self.should_stop
+        )
+
+    def _raise_decoding_failure(self) -> None:
+        """Raise in all processes if the images of one cannot be decoded."""
+        decoding = self.image_set.decoding
+        raise_any(str(decoding.failure) if decoding and decoding.failure else "")
 
     def _epoch(self) -> bool:
         """Train from the current step to the end of the epoch. False: a stop was requested before that."""
@@ -290,7 +325,7 @@ class Trainer:
                 checked = check_history(history, checked, at + 1, progress.epoch)
                 self._tell("on_step", loss)
             if progress.step < steps and progress.step % settings.accumulate == 0:
-                stop, save = any_process(self.should_stop(), self._save_is_due())
+                stop, save = any_process(self.should_stop() or not self._wait_for_images(), self._save_is_due())
                 if stop or save:
                     checked = check_history(history, checked, progress.step, progress.epoch)
                     progress.seconds = seconds_before + time.monotonic() - started
@@ -313,6 +348,10 @@ class Trainer:
     def _before_epoch(self) -> None:
         """The method's turn: what it does here counts as training."""
         started = time.monotonic()
+        if self.image_set.decoding and self.progress.epoch == 1 and self.images.device != self.runtime.device:
+            self._place_images()  # now all are decoded
+            self.batches.close()
+            self._build_batches()
         self.method.before_epoch(self.progress.epoch, lambda: self.encode(self.images))
         copy_from_main(self.method.state_dict().values())  # clusters and neighbours must agree to the last bit
         self.step.optimizer.reset(self.method.reinitialized_parameters())
