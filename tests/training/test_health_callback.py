@@ -19,6 +19,7 @@ from aag.training.progress import Progress
 VICREG = f"{Path(__file__).parents[2] / 'examples' / 'vicreg.py'}:VICReg"
 OPTIONS: dict[str, dict[str, Any]] = {
     "deepcluster": {"clusters": 4},
+    "isif": {"bn_group_size": 0},
     "moco": {"queue": 32, "bn_group_size": 0},
     "simclr": {"optimizer": "sgd"},
     VICREG: {"expander": 16},
