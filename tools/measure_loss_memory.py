@@ -35,7 +35,7 @@ def seconds(device: str) -> float:
 
 
 def measure(kind: str, n: int, device: str) -> str:
-    """Return "MiB s" of one forward and backward pass, after a first one: of 64 images, on a GPU of as many."""
+    """Return "MiB s" of one forward and backward pass, after a warm-up pass of 64 images (on a GPU: of n)."""
     torch.set_num_threads(1)
     for images in (n if device == "cuda" else 64, n):
         views = [torch.randn(images, 128, requires_grad=True, device=device) for _ in range(3)]

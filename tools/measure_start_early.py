@@ -1,7 +1,7 @@
 """Time `aag train` on JPEGs that are not decoded yet, with and without --start-early.
 
     python tools/measure_start_early.py 24576       # images
-    python tools/measure_start_early.py 24576 500   # files that can be read per second, as of a slow server
+    python tools/measure_start_early.py 24576 500   # at most 500 files read per second, as from a slow server
 
 The files are links to 128 JPEGs of 500×400 pixels. Each run has a process and an empty cache folder of its own. Times
 are from the call of `aag.train`.

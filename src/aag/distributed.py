@@ -61,7 +61,7 @@ def process_group(device: torch.device) -> Iterator[None]:
     """Connect this process to the others inside the block. Does nothing for a single process.
 
     A default process group that exists already is used, and stays. With AAG_FORCE_DISTRIBUTED=1, torchrun's single
-    process makes a group of its own, which shows what the exchange costs.
+    process makes a group of its own, to measure the cost of communication.
     """
     global _control_group
     launch = read_launch()

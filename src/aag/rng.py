@@ -77,7 +77,7 @@ def permutation(
 ) -> Tensor:
     """Return a shuffle of 0 … n−1, int64 [n]: the images sorted by their key in this epoch.
 
-    With `block`, the first so many images stay the first, the next so many follow, and so on.
+    With `block`, shuffle only within consecutive blocks of this many images.
     """
     image = torch.arange(_integer("n", n, 0), device=device)
     order = keys(seed, epoch, image, stream)

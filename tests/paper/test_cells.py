@@ -51,7 +51,7 @@ def test_a_row_that_we_add_is_shown_and_counts_in_no_sum(tmp_path):
     assert (first.close, first.below, first.order) == ([], [], "")
     assert first.tally == "0 of 34 cells run"
     assert first.describe_open() == "34 of 34 cells; 3 of 4 cells of the rows added by us"
-    (line,) = make_lists(content)["Rows that we added, which count in no sum"]
+    (line,) = make_lists(content)["Rows added by us, not counted above"]
     assert line[1] == ", AAG without flip, SVHN, ResNet-18: 95.20, paper 95.3 "
 
 

@@ -66,7 +66,7 @@ def test_parameters_may_have_a_momentum_of_their_own():
         expected.step()
     for name, own in ours.items():
         torch.testing.assert_close(own, others[name])
-    with pytest.raises(AAGError, match="--optimizer adam has one momentum for all parameters; use --optimizer sgd"):
+    with pytest.raises(AAGError, match=r"--classifier-momentum\) needs --optimizer sgd, not adam"):
         build_optimizer(TrainSettings(optimizer="adam"), ours, {ours["bias"]: 0.0})
 
 

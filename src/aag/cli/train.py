@@ -179,7 +179,7 @@ def _write_report(result: TrainResult, request: Request, sets: Any, say: Printer
     try:
         if not run.report_file.exists() or run.report_file.stat().st_mtime < run.encoder_file.stat().st_mtime:
             device, root = request.execution.device, request.execution.data_root
-            if request.settings.data.start_early:  # these have no names, and copies for files that cannot be read
+            if request.settings.data.start_early:  # this set has no file names, and repeats images for unreadable files
                 sets = None
             write_report(run, sets=sets, points=REPORT_POINTS, seconds=REPORT_SECONDS, data_root=root, device=device)
         say(f"\nreport   {run.report_file}")

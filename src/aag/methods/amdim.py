@@ -89,7 +89,7 @@ class AMDIMSettings(MultiViewSettings):
     basic: BasicPreset = "amdim"
     forward: Literal["joint", "per-view"] = "per-view"
     shift: Annotated[int, Range(at_least=0)] = 4
-    """Shift views by up to so many pixels, reflected at the borders, instead of cropping them. 0: crop."""
+    """Shift views by up to this many pixels, reflected at the borders, instead of cropping them. 0: crop."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,7 +108,7 @@ CIFAR_OPTIONS: dict[str, Any] = {  # as in the authors' code
     "decay_at": (251 / 300, 281 / 300),  # they count from 0, and drop the rate after epochs 250 and 280
     "decay_by": 0.2,
 }
-SCALED_LR = 2e-4 * 128  # divided by the batch size: the authors' rate is 2e-4 for all
+SCALED_LR = 2e-4 * 128  # --lr is per 128 images: this is the authors' 2e-4
 
 
 class AMDIM(Method):

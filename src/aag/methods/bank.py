@@ -48,7 +48,7 @@ class Bank(nn.Module):
         """Compare unit v [n, d] with the whole bank.
 
         positives [n, m]: indices of the images that view i may show; the first is its own. mask [n, m]: which of them
-        count; the first must. entropy: also that of q, the softmax over all images but the own one.
+        count; the first must. entropy: also return that of q, the softmax over all other images.
         """
         if mask is None:
             mask = torch.ones_like(positives, dtype=torch.bool)

@@ -181,7 +181,7 @@ class Method(nn.Module):
         return ()
 
     def momenta(self) -> Mapping[Tensor, float]:
-        """Return those of the method's own parameters that have another momentum than the run (SGD only)."""
+        """Return the momentum of each own parameter whose momentum is not the run's (SGD only)."""
         return {}
 
     def after_step(self, encoder: Encoder, *carry: Tensor) -> None:

@@ -41,7 +41,7 @@ class DeepClusterSettings(MethodSettings):
     clusters: Annotated[int, Range(at_least=2)] = 1000
     """Number of k-means clusters, at most one per ten images."""
     classifier_momentum: Momentum | None = None
-    """Momentum of the classifier (--optimizer sgd); its authors' has none, 0. Default: --momentum."""
+    """Momentum of the classifier (--optimizer sgd); 0 in its authors' code. Default: --momentum."""
 
 
 class DeepCluster(Method):

@@ -52,7 +52,7 @@ class KernelContext:
         self._in_flight.clear()
 
     def run_branches(self, first: Callable[[], Tensor], second: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the results of both. `second` runs on a stream of its own, forward and backward, if updates do."""
+        """Return the results of both. If weights are updated on side streams, `second` runs on its own stream, too."""
         if self._branch_stream is None:
             return first(), second()
         main = torch.cuda.current_stream()

@@ -16,7 +16,7 @@ DONE = (RunStatus.RECORDED, RunStatus.INCOMPLETE)
 HINT = """\
 aag reproduce table2              run what is missing and resume what was interrupted; Ctrl-C saves
 aag reproduce table1 --list       list its runs
-aag reproduce table2 --minutes 9  stop in time, with exit code 75; the same command continues
+aag reproduce table2 --minutes 9  save and stop within 9 minutes, with exit code 75; the same command resumes
 aag reproduce table2 --plan       print the commands, for a scheduler; --shard 2/8 takes one part of eight
 aag reproduce table1 --dataset cifar10 --network resnet18 --row AAG       select a column, a row or a cell
 aag reproduce figure4 --save fig4.pdf     draw a figure from the records

@@ -127,7 +127,7 @@ def make_lists(summary: Summary) -> dict[str, list[Text]]:
         f"More than {FAR:g} points above the paper: the setups probably differ": cells("far_above"),
         f"More than {CLOSE} points below the paper": cells("below"),
         "Run, but not comparable with the paper": cells("incomparable"),
-        "Rows that we added, which count in no sum": cells("added"),
+        "Rows added by us, not counted above": cells("added"),
         "Drawn from our runs; compare them with the paper's words": [join(link) for link in drawn],
         "Not run yet": [
             *(join(_anchor(one.table), f": {text}") for one in tables if (text := one.describe_open())),

@@ -44,7 +44,7 @@ class Reproduce:
     shard: str | None = None
     """One part of the runs: 2/8 is the second of eight. The parts are the same on every machine and similar in work."""
     minutes: float | None = None
-    """Stop within so many minutes, with everything saved and exit code 75; the same command then continues."""
+    """Save and stop within this many minutes, with exit code 75; the same command resumes."""
     list: bool = False
     """Print each run with its status and time; run nothing."""
     plan: bool = False

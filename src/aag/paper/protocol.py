@@ -29,15 +29,14 @@ def _describe(runs: list[dict[str, Any]]) -> list[str]:
 
     groups = each(lambda run: f"groups of {run['bn_group_size']}" if run["bn_group_size"] else "all views of the batch")
     rounds = each(lambda run: f" in {run['rounds']} rounds" * (run["rounds"] > 1))
-    optimizer = each(lambda run: OPTIMIZERS[run["optimizer"]])
     return [
         f"{each(lambda run: run['epochs'])} epochs{rounds}",
         f"batch {each(lambda run: run['batch_size'])}",
-        f"{optimizer} at {each(lambda run: format(run['lr'], 'g'))} per 128 images",
+        each(lambda run: f"{OPTIMIZERS[run['optimizer']]} at {run['lr']:g}") + " per 128 images",
         f"{each(lambda run: run['schedule'])} schedule",
         each(lambda run: run.get("loss", "own").replace("own", "its own loss")),
         *([f"τ {each(lambda run: run['temperature'])}"] if "temperature" in runs[0] else []),
-        f"basic augmentation “{each(lambda run: run['basic'])}”",
+        "basic augmentation " + each(lambda run: f"“{run['basic']}”"),
         *([f"batch norm over {groups}"] if any(run["bn_group_size"] for run in runs) else []),
     ]
 

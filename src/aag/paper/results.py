@@ -22,7 +22,7 @@ class Result:
 
     @property
     def name(self) -> str:
-        """The file's name. If a recipe changes, its records get the name of their settings; their content stays."""
+        """The file's name. After a recipe changes, old records are renamed to match their settings."""
         return self.path.stem
 
     @cached_property

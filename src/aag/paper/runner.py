@@ -37,7 +37,7 @@ from aag.training.api import Sets
 from aag.training.progress import Progress, stop_on_signals
 from aag.training.runtime import find_device
 
-SAVE_SECONDS = 20.0  # of --minutes, for the start of Python, the last step and its checkpoint
+SAVE_SECONDS = 20.0  # taken off --minutes: time to start Python, finish the step and save
 
 
 class Stopped(Exception):

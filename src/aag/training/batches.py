@@ -31,8 +31,8 @@ class Batches:
     chunk by chunk. Views have `view_size` pixels a side, by default the images'. With several processes each makes its
     own share of every batch; `batch_size` counts the images of all shares.
 
-    While images are still decoded (`decoding`), ask `rows_needed` before a batch. The first epoch is then shuffled
-    within blocks only.
+    While images are still being decoded (`decoding`), ask `rows_needed` before a batch. The first epoch is then
+    shuffled within blocks only.
     """
 
     def __init__(

@@ -68,8 +68,8 @@ class Optimizer:
 class SGD(Optimizer):
     """velocity ← momentum · velocity + (grad + weight_decay · weight); weight ← weight − lr · velocity.
 
-    With Nesterov momentum the weights move by grad + weight_decay · weight + momentum · velocity instead. `momenta` are
-    those of single parameters, none of which the kernels step.
+    With Nesterov momentum the weights move by grad + weight_decay · weight + momentum · velocity instead. `momenta`:
+    parameters with a momentum of their own; the kernels must not update them.
     """
 
     def __init__(
@@ -167,5 +167,7 @@ def build_optimizer(
     if settings.optimizer == "sgd":
         return SGD(parameters, settings.momentum, settings.weight_decay, settings.nesterov, momenta)
     if momenta:
-        raise AAGError(f"--optimizer {settings.optimizer} has one momentum for all parameters; use --optimizer sgd")
+        raise AAGError(
+            f"a momentum per parameter (--classifier-momentum) needs --optimizer sgd, not {settings.optimizer}"
+        )
     return {"lars": LARS, "adam": Adam}[settings.optimizer](parameters, settings.momentum, settings.weight_decay)

@@ -200,7 +200,7 @@ class Step:
         settings, optimizer = self.settings, self.optimizer
         whole = all(weight.requires_grad for weight in self.encoder.parameters())
         inside = self.runtime.fused_step and whole and settings.accumulate == 1 and not settings.clip_grad
-        inside = inside and not self._reducer  # several sum their gradients before the step
+        inside = inside and not self._reducer  # gradients are summed over processes before the step
         trained = Fused(self.encoder, self.runtime.dtype, optimizer if inside and optimizer.fused_rule else None)
         # Encoders that a method keeps for itself are not trained, but change after every step. The kernels may not
         # support each of them, such as a teacher with another network.

@@ -284,7 +284,7 @@ class Trainer:
         return True
 
     def _wait_for_images(self) -> bool:
-        """Wait until the images of the next optimizer step are decoded. False: a stop was requested, or that failed."""
+        """Wait until the images of the next optimizer step are decoded. False: stop requested, or decoding failed."""
         decoding, last = self.image_set.decoding, self.progress.step + self.settings.accumulate - 1
         if decoding is None:
             return True
