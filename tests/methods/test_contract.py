@@ -31,6 +31,11 @@ IMAGES, N = 1000, 32
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
+@every_method
+def test_several_processes_can_train_it(name):
+    assert load_method(name).forward is Method.forward  # see `check_processes`
+
+
 def test_the_package_s_methods_and_the_examples_are_found():
     assert list(methods()) == [
         "aag", "amdim", "and", "deepcluster", "instance", "isif", "moco", "simclr", "super-and",

@@ -116,7 +116,7 @@ OTHER = {  # a second value for every option that makes another run
     "precision": "fp32", "image_size": 64, "decay_at": (0.5,), "decay_by": 0.2, "rounds": 2, "optimizer": "lars",
     "nesterov": True, "bn_group_size": 32, "clip_grad": 1.0, "accumulate": 2, "freeze": ("backbone.stem",),
     "start_from": "runs/x", "pretrained": "timm", "resize_size": 40, "labels": "none", "holdout": 0.2,
-    "min_crop": 0.08, "jitter_strength": 1.0, "blur_kernel": 5,
+    "min_crop": 0.08, "jitter_strength": 1.0, "blur_kernel": 5, "start_early": True,
 }  # fmt: skip
 OPTIONS = [name for name in BASE.options() if name != "method"]
 
@@ -131,7 +131,7 @@ def test_the_plain_name_is_data_network_recipe_and_seed():
 
 def test_each_option_gives_another_name():
     assert set(OTHER) == set(OPTIONS)  # a new option must be added to OTHER
-    needed = {"resize_size": {"image_size": 36}, "depth": {"network": "amdim"}}
+    needed = {"resize_size": {"image_size": 36}, "depth": {"network": "amdim"}, "start_early": {"labels": "none"}}
     names = [run_name(BASE.replace(**{name: value}, **needed.get(name, {}))) for name, value in OTHER.items()]
     assert len({run_name(BASE), *names}) == len(names) + 1
 

@@ -80,14 +80,16 @@ def late(until: threading.Event, failure: Exception | None = None) -> Callable[[
 
 
 class Seen(Callback):
-    """Set an event after some steps; whether all images were decoded then."""
+    """Set an event after some steps; whether all images were decoded before the last of them."""
 
     def __init__(self, steps: int = 1) -> None:
         self.event, self.steps, self.all_decoded = threading.Event(), steps, None
 
     def on_step(self, trainer, loss) -> None:
-        if trainer.position()["step"] == self.steps:
+        step = trainer.position()["step"]
+        if step == self.steps - 1:  # earlier than the event: another process may be a step behind
             self.all_decoded = trainer.image_set.decoding.is_ready(COUNT)
+        if step == self.steps:
             self.event.set()
 
 
@@ -242,6 +244,13 @@ def test_a_failure_is_one_line_and_what_was_trained_is_saved(photos, monkeypatch
     train(photos, "failed")
     train(photos, "whole", "other")
     assert_same(run(photos, "failed"), run(photos, "whole"))
+
+
+def test_images_that_changed_after_the_first_block_are_noticed(photos):
+    train(photos, "run", epochs=1, schedule="constant")
+    Image.new("RGB", (12, 12)).save(photos / "070.png")
+    with pytest.raises(AAGError, match=r"are not those that .*run was trained on"):
+        train(photos, "run", epochs=2, schedule="constant")
 
 
 # --- several processes ------------------------------------------------------------------------------------------------

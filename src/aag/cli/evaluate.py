@@ -26,7 +26,7 @@ class Evaluate:
     data: str | None = None
     """Labelled data to evaluate on. Default: the data of the run."""
     holdout: float | None = None
-    """Fraction of the images of --data to hold out as test images, where it has no test split."""
+    """Fraction of the labelled training images of --data to test on, instead of its test split or if it has none."""
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
     k: int = 200
@@ -55,7 +55,8 @@ def run(arguments: list[str]) -> int:
         options = replace(options, data=tidy_source(options.data))
     found = Run.open(options.run)
     settings = found.settings()
-    if options.record and (not options.linear or options.data not in (None, settings["data"]["source"])):
+    other = options.holdout or options.data not in (None, settings["data"]["source"])
+    if options.record and (other or not options.linear):
         raise AAGError("--record takes the whole evaluation on the run's own data: leave out --data and --no-linear")
     usual = ("k", "temperature", "linear_epochs")
     if options.record and any(getattr(options, name) != getattr(Evaluate, name) for name in usual):

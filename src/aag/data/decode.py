@@ -11,6 +11,7 @@ import io
 import os
 import re
 import stat
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -147,7 +148,13 @@ def _decode_jpeg(source: Path | bytes, decoder: Callable[[torch.Tensor, int, boo
 
 @contextmanager
 def ignore_warnings() -> Iterator[None]:
-    """Ignore Pillow's warnings: a file that it warns about is either decoded or listed as skipped."""
+    """Ignore Pillow's warnings: a file that it warns about is either decoded or listed as skipped.
+
+    Filters belong to the whole process, so they are left alone in a thread beside the main one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

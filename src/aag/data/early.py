@@ -146,6 +146,11 @@ class Decoding:
         names = self.names or self._stored.names
         return tuple(f"{printable(names[i])}: {why}" for i, why in sorted(self._stored.failures.items()))
 
+    @property
+    def digest(self) -> str:
+        """Hash of all pixels; empty until all are decoded, and in a process that only reads."""
+        return self._stored.summary.digest.hex() if self._stored else ""
+
     def is_ready(self, rows: int) -> bool:
         """Return whether the first `rows` images may be read."""
         if self.rows < rows:

@@ -1,7 +1,7 @@
 """The journal of a store: one JSON line per chunk of images that was written, and a last one when all are."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,11 +60,17 @@ class State:
         self.labels += labels
 
 
-def read_journal(journal: Path, pixels: Path, row_shape: Sequence[int], *, verify: bool = False) -> State:
-    """Read a journal. With `verify`, stop at the first chunk with pixels that do not match their hash."""
+def read_journal(journal: Path, pixels: Path, row_shape: Sequence[int], *, verify: bool = False,
+    check_stop: Callable[[], None] = lambda: None,
+) -> State:  # fmt: skip
+    """Read a journal. With `verify`, stop at the first chunk with pixels that do not match their hash.
+
+    `check_stop` is called before each chunk; it may raise.
+    """
     state = State()
     with suppress(OSError), journal.open("rb") as lines, _open_if_exists(pixels) as file:
         for line in lines:
+            check_stop()
             with suppress(ValueError, KeyError, TypeError, AttributeError):  # damaged, or cut off
                 entry = json.loads(line if line.endswith(b"\n") else b"")
                 if entry.get("complete"):

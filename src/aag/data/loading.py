@@ -68,7 +68,7 @@ def load(
     else ~/.cache/aag). `image_size` crops images to their centre square and resizes it. Without it, images of a folder
     become 32×32 and all others keep their size. `limit` keeps that many images, spread over the split. `labels` "none"
     leaves out all labels. `holdout` makes a test split, such as 0.1 of the labelled images, chosen by a hash of their
-    content; a known data set's own one is then not read. `progress(done, total)` is called while files are decoded.
+    content; a known data set's own one is then not used. `progress(done, total)` is called while files are decoded.
     Greys in files become RGB.
 
     A known name takes precedence over a folder of that name: for the folder write ./sample.
@@ -171,7 +171,7 @@ def _load_splits(source: str | Path, splits: Collection[str], options: _Options)
     wanted = set(splits) | {"train", "test"} if options.holdout else splits
     if isinstance(source, str) and source in DATASETS:
         dataset = DATASETS[source]
-        if options.holdout:  # in place of the published test split, which is not even read
+        if options.holdout:  # in place of the published test split
             wanted = set(wanted) - {"test"}
         found = read_dataset(dataset, [split for split in wanted if split in dataset.splits], options.root)
         name, is_folder = source, False

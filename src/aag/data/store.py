@@ -194,7 +194,9 @@ class Store:
         return found
 
     def _decode(self, progress: Progress | None) -> None:
-        state = read_journal(self.journal, self.pixels, self.row_shape, verify=True)
+        state = read_journal(
+            self.journal, self.pixels, self.row_shape, verify=True, check_stop=lambda: _check_stop(self.background)
+        )
         count = self._total = self.source.count
         self._announce(state.files)
         self.pixels.touch()

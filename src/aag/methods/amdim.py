@@ -133,7 +133,7 @@ class AMDIM(Method):
     step: Tensor  # int64 [], batches so far
 
     def augmentations(self) -> tuple[Augmentation, ...]:
-        basic = replace(self.settings.basic_augmentation(), flip=0.0)  # `forward` flips both views of an image alike
+        basic = replace(self.settings.basic_augmentation(), flip=0.0)  # `prepare_views` flips both views of an image
         if not self.settings.shift:
             return basic, basic
         shifted = Shifted(replace(basic, scale=(1.0, 1.0), ratio=(1.0, 1.0)), self.settings.shift)
@@ -147,12 +147,12 @@ class AMDIM(Method):
         self.images, self.seed = context.images, context.train.seed
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
-    def forward(self, encoder: Encoder, views: Tensor, index: Tensor) -> StepOutput:
-        """Flip both views of some images, then compute the loss."""
-        if self.settings.flip:
-            flip = self.draws(index, FLIP) < 0.5
-            views = torch.where(flip[:, None, None, None], views.flip(-1), views)
-        return super().forward(encoder, views, index)
+    def prepare_views(self, views: Tensor, index: Tensor) -> Tensor:
+        """Flip both views of some images."""
+        if not self.settings.flip:
+            return views
+        flip = self.draws(index, FLIP) < 0.5
+        return torch.where(flip[:, None, None, None], views.flip(-1), views)
 
     def embed(self, encoder: Encoder, views: Tensor) -> Embeddings:
         """Return the maps r1, r5, r7 of both views, each [2, n, positions, R]."""

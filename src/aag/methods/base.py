@@ -138,11 +138,15 @@ class Method(nn.Module):
         `embed` runs under autocast where training does; `loss` never does, and gets the network's own precision. With
         several processes, `embed` gets this process's images, and `loss` and `after_step` those of all processes.
         """
-        embeddings = self.embed(encoder, views)
+        embeddings = self.embed(encoder, self.prepare_views(views, index))
         with torch.autocast(views.device.type, enabled=False):
             if is_distributed():
                 return self.distributed_loss(embeddings, index)
             return self.loss(embeddings, index)
+
+    def prepare_views(self, views: Tensor, index: Tensor) -> Tensor:
+        """Change the views of an image together, such as by one flip; their augmentations are drawn apart."""
+        return views
 
     def embed(self, encoder: Encoder, views: Tensor) -> Embeddings:
         """Return embeddings [V, n, d] of views [V, n, 3, H, W]: in one pass, or one per view (--forward per-view)."""

@@ -32,7 +32,7 @@ from aag.runs import Run
 from aag.serving import evaluate_run, save_evaluation, write_projection
 from aag.signals import INTERRUPTED, RESUMABLE, Terminated, stop_after
 from aag.text import pluralize
-from aag.training import RunSettings, load_sets, train_run
+from aag.training import DataSettings, RunSettings, load_sets, train_run
 from aag.training.api import Sets
 from aag.training.progress import Progress, stop_on_signals
 from aag.training.runtime import find_device
@@ -134,7 +134,7 @@ def _describe(needs: frozenset[str]) -> str:
 class Runner:
     def __init__(self, options: Reproduce, console: Console) -> None:
         self.options, self.console = options, console
-        self.loaded: tuple[tuple[str, int | None], Sets] | None = None  # of the last run
+        self.loaded: tuple[DataSettings, Sets] | None = None  # of the last run
 
     def run_all(self, runs: list[PlannedRun], statuses: Statuses, results: Results) -> int:
         todo = [run for run in runs if statuses[run.name] is not RunStatus.RECORDED]
@@ -224,8 +224,7 @@ class Runner:
 
     def load(self, settings: RunSettings) -> Sets:
         """Load the images of a run; training, evaluation and the next run share them."""
-        data = settings.resolve().data
-        key = (data.source, data.image_size)
+        key = settings.resolve().data
         if self.loaded is None or self.loaded[0] != key:
             self.loaded = None  # frees the memory first
             self.loaded = key, load_sets(settings.resolve(), self.options.data_root)

@@ -66,7 +66,7 @@ def evaluate_run(
 ) -> Evaluation:
     """Weighted kNN and linear evaluation of a run's encoder, on the run's data unless another is given.
 
-    `holdout` is the fraction of other labelled data that is held out as test images, where they have none.
+    `holdout` is the fraction of the labelled training images of `data` that is used as test images.
     `decoding_progress(done, total)` is called while files of a folder are decoded. Processes that torchrun started
     share the work.
     """
@@ -92,8 +92,10 @@ def evaluate_run(
     name = loaded.sets[0].name
     # Numbers on another data set are saved next to the run's own, not over them.
     other = source != settings["data"]["source"] or holdout is not None
-    file = run.folder / f"evaluation-{name}.json" if other else run.evaluation_file
-    content = {"data": source, "epoch": loaded.epoch, "results": results, **provenance(str(loaded.device))}
+    held_out = {"holdout": holdout} if holdout else {}
+    suffix = f"-holdout={holdout:g}" if holdout else ""
+    file = run.folder / f"evaluation-{name}{suffix}.json" if other else run.evaluation_file
+    content = {"data": source, **held_out, "epoch": loaded.epoch, "results": results, **provenance(str(loaded.device))}
     return Evaluation(results, name, loaded.epoch, file, content)
 
 

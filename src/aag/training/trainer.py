@@ -123,6 +123,7 @@ class Trainer:
         self.images_on = images_on
         self.progress = Progress()
         self.history = torch.zeros(0)  # statistics of the current epoch, one row per step
+        self._pixels = ""  # hash of all pixels, of images that were decoded while training
         self._loaded: LoadedCheckpoint | None = None
         self._stack = ExitStack()
 
@@ -399,11 +400,13 @@ class Trainer:
         check_state(tensors.values())
         if self.run is None:
             return
+        self._check_pixels(self.image_set.decoding.digest if self.image_set.decoding else "")
         if self.progress.step:
             tensors["history"] = self.history[: self.progress.step]
         state = {
             "settings": self.run_settings,
             "images": self.image_set.fingerprint(),
+            "pixels": self._pixels,
             "spec": self.encoder.spec.to_json(),
             "threads": torch.get_num_threads(),
             "processes": world_size(),
@@ -413,6 +416,19 @@ class Trainer:
         assert self.checkpoints is not None
         self.checkpoints.save(tensors, state)
         self._saved_at = time.monotonic()
+
+    def _check_pixels(self, found: str) -> None:
+        """Raise if images that were decoded while training are not those of the checkpoint that was resumed."""
+        if found and self._pixels and found != self._pixels:
+            raise self._other_images_error()
+        self._pixels = found or self._pixels
+
+    def _other_images_error(self) -> AAGError:
+        assert self.run is not None
+        return AAGError(
+            f"the images of {self.image_set.name} are not those that {self.run.folder} was trained on; "
+            "choose another --out"
+        )
 
     def _save_encoder(self) -> None:
         assert self.run is not None
@@ -472,10 +488,8 @@ class Trainer:
                 f"{run.checkpoint} is of a run with another {', '.join(sorted(other))}; choose another --out"
             )
         if found.state["images"] != self.image_set.fingerprint():
-            raise AAGError(
-                f"the images of {self.image_set.name} are not those that {run.folder} was trained on; "
-                "choose another --out"
-            )
+            raise self._other_images_error()
+        self._check_pixels(found.state.get("pixels", ""))
         if EncoderSpec.from_json(found.state["spec"]) != self.encoder.spec:
             raise AAGError(f"{run.checkpoint} belongs to another network; choose another --out")
         self._restore(found)
