@@ -37,6 +37,13 @@ class Range:
         return " and ".join(limits)
 
 
+class AddedLater:
+    """Marks an option that recorded runs did not have: its default must mean what they did.
+
+    The default is not written, so that their settings stay equal to those of the same run today.
+    """
+
+
 Temperature = Annotated[float, Range(at_least=0.001, at_most=1000)]
 Momentum = Annotated[float, Range(at_least=0, below=1)]
 Precision = Literal["auto", "bf16", "fp32"]
@@ -211,7 +218,8 @@ def _accepts(kind: Any, value: Any) -> bool:
 
 def _ranges(kind: Any) -> list[Range]:
     if get_origin(kind) is Annotated:
-        return [each for each in get_args(kind)[1:] if isinstance(each, Range)]
+        inner, *marks = get_args(kind)
+        return [*(each for each in marks if isinstance(each, Range)), *_ranges(inner)]
     if get_origin(kind) in (Union, UnionType):
         return [limits for arg in get_args(kind) for limits in _ranges(arg)]
     return []
@@ -235,14 +243,21 @@ def describe_type(kind: Any) -> str:
 
 
 def to_json(settings: Any) -> dict[str, Any]:
-    """The fields of a dataclass as JSON has them: lists for tuples, strings for paths."""
+    """Return the fields of a dataclass as JSON has them: lists for tuples, strings for paths; see `AddedLater`."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Path):
             return str(value)
         return list(value) if isinstance(value, tuple) else value
 
-    return {field.name: plain(getattr(settings, field.name)) for field in fields(settings)}
+    hints = get_type_hints(type(settings), include_extras=True)
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    omitted = {
+        field.name
+        for field in fields(settings)
+        if AddedLater in getattr(hints[field.name], "__metadata__", ()) and values[field.name] == field.default
+    }
+    return {name: plain(value) for name, value in values.items() if name not in omitted}
 
 
 def from_json(kind: type[T], values: Any) -> T:

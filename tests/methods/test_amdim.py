@@ -15,7 +15,7 @@ from aag.methods.amdim import AMDIM, AMDIMSettings, predict
 from aag.nets import EncoderSpec
 from aag.nets.amdim import Residual
 from aag.nets.backbones import build_backbone
-from aag.settings import TrainSettings
+from aag.settings import TrainSettings, to_json
 from aag.training import recipe_settings
 from aag.training.schedule import learning_rate
 
@@ -161,7 +161,7 @@ def test_both_views_of_an_image_are_flipped_alike(encoder, photographs):
 def test_the_size_of_the_paper_s_row_has_a_name():
     settings = recipe_settings("amdim-large", "cifar10").resolve("bf16")
     with torch.device("meta"):
-        net = build_backbone(EncoderSpec(**settings.encoder.as_dict())).module
+        net = build_backbone(EncoderSpec(**to_json(settings.encoder))).module
     blocks = [module for module in net.modules() if isinstance(module, Residual)]
     assert (net.to7[0].out_channels, net.feature_dim, len(blocks)) == (256, 2048, 1 + 4 * 10 + 1)
     assert learning_rate(settings.train, 10**4, 104) == pytest.approx(2e-4)

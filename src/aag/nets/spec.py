@@ -1,12 +1,12 @@
 """Settings of a network, and the full description of an encoder that its weight file carries."""
 
 import json
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
 from aag.errors import AAGError, describe
-from aag.settings import Range, check_fields
+from aag.settings import AddedLater, Range, check_fields, to_json
 
 EDGES = "-edges"  # suffix of a network that sees edges instead of colours
 SOBEL = "+sobel"  # suffix of a pair of networks: one sees colours, one sees edges
@@ -24,7 +24,7 @@ class NetworkSettings:
     NAME-edges sees edges instead of colours; NAME+sobel is a pair of networks, one for colours and one for edges."""
     width: Annotated[int, Range(at_least=1)] | None = 64
     """Channels of the first stage (ResNets and amdim only; amdim has twice as many)."""
-    depth: Annotated[int, Range(at_least=1)] | None = field(default=None, kw_only=True)
+    depth: Annotated[Annotated[int, Range(at_least=1)] | None, AddedLater] = field(default=None, kw_only=True)
     """Blocks per stage (amdim only; default 3)."""
     head: Literal["auto", "linear", "mlp", "none"] = "auto"
     """linear: one layer. mlp: SimCLR's projection head. none: the embedding is the features.
@@ -52,10 +52,6 @@ class NetworkSettings:
             (self.depth or 3) if name == "amdim" else None,
         )
         return replace(self, head=head, width=width, depth=depth)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields by name, without an unset depth: settings written before the option existed stay equal."""
-        return {name: value for name, value in asdict(self).items() if (name, value) != ("depth", None)}
 
     @property
     def sees_edges(self) -> bool:
@@ -109,7 +105,7 @@ class EncoderSpec(NetworkSettings):
         return len(self.mean)
 
     def to_json(self) -> str:
-        return json.dumps(self.as_dict())
+        return json.dumps(to_json(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:

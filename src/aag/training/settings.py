@@ -8,7 +8,7 @@ from aag.data.datasets import DATASETS
 from aag.errors import AAGError, unknown
 from aag.methods import Method, MethodSettings, load_method
 from aag.nets import Encoder, NetworkSettings
-from aag.settings import Precision, Range, Settings, TrainSettings, from_json, to_json
+from aag.settings import AddedLater, Precision, Range, Settings, TrainSettings, from_json, to_json
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class DataSettings(Settings):
     --recipe), else the images' own."""
     resize_size: Annotated[int, Range(at_least=8, at_most=4096)] | None = None
     """Side that images are resized to; views are cropped from that, as in 224 from 256. Default: --image-size."""
-    labels: Literal["known", "none"] = "known"
+    labels: Annotated[Literal["known", "none"], AddedLater] = "known"
     """known: the subfolders of a folder, or the data set's own; for evaluation only. none: ignore labels."""
     holdout: Annotated[float, Range(above=0, at_most=0.5)] | None = None
     """Fraction of the labelled training images to hold out for evaluation: in place of a known data set's test split,
     or where images of your own have none."""
-    start_early: bool = False
+    start_early: Annotated[bool, AddedLater] = False
     """Start training when the first 8,192 images are decoded, and decode the rest meanwhile. Needs --labels none. The
     first epoch takes images in the order of their files, shuffled within blocks of 8,192."""
 
@@ -46,11 +46,6 @@ class DataSettings(Settings):
     def source_size(self) -> int | None:
         """Side that images are loaded with."""
         return self.resize_size or self.image_size
-
-    def to_json(self) -> dict[str, Any]:
-        """Leave out defaults of later options: settings written before an option existed stay equal."""
-        later = (("labels", "known"), ("start_early", False))
-        return {name: value for name, value in to_json(self).items() if (name, value) not in later}
 
 
 @dataclass(frozen=True)
@@ -117,8 +112,8 @@ class RunSettings:
     def to_json(self) -> dict[str, Any]:
         """Return the settings by section, as config.json and records hold them."""
         return {
-            "data": self.data.to_json(),
-            "encoder": self.encoder.as_dict(),
+            "data": to_json(self.data),
+            "encoder": to_json(self.encoder),
             "method": {"name": self.method, **to_json(self.method_settings)},
             "train": to_json(self.train),
         }
@@ -142,7 +137,7 @@ class RunSettings:
 
 def settings_of_parts(encoder: Encoder, method: Method, images: ImageSet, train: TrainSettings) -> dict[str, Any]:
     """Return the settings of a run whose parts were made by hand, as JSON by section."""
-    spec, kind = encoder.spec.as_dict(), type(method)
+    spec, kind = to_json(encoder.spec), type(method)
     sizes = {name: spec[name] for name in ("image_size", "resize_size") if spec[name] is not None}
     return {
         "data": {"source": images.name, **sizes},
