@@ -7,9 +7,11 @@ from aag import large_batch
 
 GROUPS = ([0, 1, 2, 3], [0, 1], [2, 3], [3, 0, 2])
 N, D = 24, 6
-FORMS = {
-    "gnt_xent": (3, {"pairs": large_batch.ALGORITHM_1}),
-    "nt_xent": (3, {"pairs": large_batch.ALGORITHM_1, "keep_positive": True}),
+FORMS = {  # the loss's name in `aag.losses`, then options: number of views, arguments of `contrast`
+    "gnt_xent": (3, {"pairs": large_batch.algorithm_1()}),
+    "gnt_xent one_way": (4, {"pairs": large_batch.algorithm_1(2), "one_way": True}),
+    "nt_xent": (3, {"pairs": large_batch.algorithm_1(), "keep_positive": True}),
+    "nt_xent one_way": (3, {"pairs": large_batch.algorithm_1(), "keep_positive": True, "one_way": True}),
     "simclr": (2, {"pairs": large_batch.SIMCLR, "keep_positive": True}),
     "dcl": (2, {"pairs": large_batch.SIMCLR}),
     "dclw": (2, {"pairs": large_batch.SIMCLR, "sigma": 0.5}),

@@ -57,12 +57,12 @@ losses, evaluate, augment = aag.losses, aag.evaluate, aag.augment
 PAIR = {"x": X, "y": Y, "temperature": 0.1}
 SETS = {"train_features": X, "train_labels": LABELS, "test_features": Y}
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "gnt_xent": (losses.gnt_xent, {**PAIR, "z": X + Y}),
+    "gnt_xent": (lambda x, y, z, **options: losses.gnt_xent(x, y, z, **options), {**PAIR, "z": X + Y, "one_way": True}),
     "simclr": (losses.simclr, PAIR),
     "dclw": (losses.dclw, {**PAIR, "sigma": 0.5}),
     "isif": (losses.isif, PAIR),
     "isif_from_similarities": (losses.isif_from_similarities, {"s": X @ X.T}),
-    "components": (losses.components, {**PAIR, "z": None, "keep_positive": False}),
+    "components": (losses.components, {**PAIR, "keep_positive": False}),
     "queue_xent": (
         losses.queue_xent,
         {"query": X, "key": Y, "queue": X[:5], "temperature": 0.1, "keep_positive": True},

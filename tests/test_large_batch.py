@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ring_processes
 from aag import AAGError, large_batch, losses
-from aag.large_batch import ALGORITHM_1, SIMCLR, contrast
+from aag.large_batch import SIMCLR, algorithm_1, contrast
 from aag.methods.aag import AAG
 from aag.methods.isif import ISIF
 from aag.methods.simclr import SimCLR
@@ -21,6 +21,11 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6}
 
 def relative(found, expected):
     return ((found - expected).norm() / expected.norm()).item()
+
+
+def reference(name, views, temperature):
+    loss, *options = name.split()
+    return getattr(losses, loss)(*views, temperature=temperature, **dict.fromkeys(options, True))
 
 
 def assert_same(found, expected, inputs, tolerance):
@@ -37,7 +42,7 @@ def test_losses_in_blocks_equal_the_reference(name, dtype, seed, n, chunk, tau):
     count, form = FORMS[name]
     generator = torch.Generator().manual_seed(seed)
     views = [torch.randn(n, 8, generator=generator, dtype=dtype, requires_grad=True) for _ in range(count)]
-    expected = getattr(losses, name)(*views, temperature=tau)
+    expected = reference(name, views, tau)
     # Close to zero a loss is the difference of large numbers; its error is relative to them.
     scale = torch.tensor(10 / tau, dtype=dtype)
     found = contrast(views, temperature=tau, chunk=chunk, **form).loss
@@ -47,11 +52,11 @@ def test_losses_in_blocks_equal_the_reference(name, dtype, seed, n, chunk, tau):
 @pytest.mark.parametrize("tau", [0.001, 1000.0])
 def test_extreme_temperatures_neither_overflow_nor_vanish(tau):
     views = [torch.randn(9, 4, requires_grad=True) for _ in range(3)]
-    found = contrast(views, ALGORITHM_1, temperature=tau, chunk=2).loss
+    found = contrast(views, algorithm_1(), temperature=tau, chunk=2).loss
     assert_same(found, losses.gnt_xent(*views, temperature=tau), views, 2e-6)
 
 
-@pytest.mark.parametrize(("count", "pairs"), [(3, ALGORITHM_1), (2, SIMCLR)])
+@pytest.mark.parametrize(("count", "pairs"), [(3, algorithm_1()), (2, SIMCLR)])
 def test_gradients_by_finite_differences(count, pairs):
     views = [torch.randn(3, 2, dtype=torch.float64, requires_grad=True) for _ in range(count)]
     for keep in (False, True):
@@ -61,11 +66,11 @@ def test_gradients_by_finite_differences(count, pairs):
 
 def test_half_precision_and_autocast_do_not_change_the_loss():
     views = [torch.randn(20, 8).bfloat16().requires_grad_() for _ in range(3)]
-    found = contrast(views, ALGORITHM_1, chunk=8).loss
+    found = contrast(views, algorithm_1(), chunk=8).loss
     assert (found.dtype, relative(found, losses.gnt_xent(*views)) < 2e-6) == (torch.float32, True)
     (gradient,) = torch.autograd.grad(found, views[:1])
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        again = contrast(views, ALGORITHM_1, chunk=8).loss
+        again = contrast(views, algorithm_1(), chunk=8).loss
         assert torch.equal(again, found)
         assert torch.equal(torch.autograd.grad(again, views[:1])[0], gradient)
 
@@ -96,7 +101,7 @@ def test_no_tensor_is_larger_than_the_embeddings_or_a_block():
     n, d, chunk = 96, 4, 24
     views = [torch.randn(n, d, requires_grad=True) for _ in range(3)]
     with LargestTensor() as largest:
-        contrast(views, ALGORITHM_1, chunk=chunk).loss.backward()
+        contrast(views, algorithm_1(), chunk=chunk).loss.backward()
     assert largest.numel <= 3 * n * d + 2 * 5 * n  # the embeddings, the five logs' sums and their gradients
     with LargestTensor() as dense:
         losses.gnt_xent(*views).backward()
@@ -111,6 +116,7 @@ METHODS = [
         for loss in ("gnt-xent", "nt-xent")
         for auxiliary in ("basic", "none")
     ),
+    (AAG, {"auxiliary_views": 3, "auxiliary_weight": 0.5, "one_way": True}),
     *((SimCLR, {"loss": loss}) for loss in SimCLR.losses),
     (ISIF, {"loss": "dcl"}),
 ]
@@ -138,9 +144,11 @@ def test_a_batch_is_large_from_about_4000_images():
     assert not large_batch.is_large(3800)
     assert large_batch.is_large(4000)
     contrast_kernels = pytest.importorskip("aag.kernels.contrast", reason="needs Triton")
-    beyond = torch.empty(contrast_kernels.MAX_IMAGES + 1, 8, device="meta")  # what kernels refuse goes in blocks
-    assert not contrast_kernels.supports(beyond)
-    assert large_batch.is_large(len(beyond))
+    for views in (2, 3, 4):  # what kernels refuse goes in blocks
+        images = min(contrast_kernels.MAX_IMAGES, contrast_kernels.MAX_ROWS // views)
+        assert contrast_kernels.supports(torch.empty(views, images, 8, device="meta"))
+        assert not contrast_kernels.supports(torch.empty(views, images + 1, 8, device="meta"))
+        assert large_batch.is_large(images + 1, views - 2)
 
 
 def test_a_loss_of_the_user_s_own_is_never_replaced(monkeypatch):
@@ -178,13 +186,13 @@ def test_a_ring_of_processes_equals_one_process(results, ranks, name, dtype):
     count, form = FORMS[name]
     rows = ring_processes.batch(count, torch.float64).requires_grad_()
     one = contrast(rows.unbind(), temperature=0.2, **form)
-    reference = getattr(losses, name)(*rows, temperature=0.2)
-    expected = torch.autograd.grad(3 * reference, rows)[0].chunk(len(ranks), dim=1)
+    whole = reference(name, rows, 0.2)
+    expected = torch.autograd.grad(3 * whole, rows)[0].chunk(len(ranks), dim=1)
     places = set()
     for rank in ranks:
         found, place, gradient = results[rank][str(ranks), name, str(dtype)]
         places.add(place)
-        assert found.loss.item() == pytest.approx(reference.item(), rel=TOLERANCE[dtype])
+        assert found.loss.item() == pytest.approx(whole.item(), rel=TOLERANCE[dtype])
         assert relative(gradient, expected[place]) < TOLERANCE[dtype]
         assert found.images == ring_processes.N
         for ours, theirs in zip((*found.parts, *found[2:5]), (*one.parts, *one[2:5]), strict=True):

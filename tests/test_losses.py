@@ -2,6 +2,7 @@
 
 import math
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -27,8 +28,8 @@ from aag.losses import (
 )
 
 
-def algorithm_1(x, y, z, tau, keep_positive):
-    """The paper's pseudocode, one scalar at a time."""
+def algorithm_1(x, y, *auxiliary, tau, keep_positive):
+    """The paper's pseudocode, one scalar at a time; each auxiliary view has its own terms."""
     n = len(x)
 
     def s(v, w):
@@ -43,7 +44,7 @@ def algorithm_1(x, y, z, tau, keep_positive):
             for j in others
         )
         total += -math.log(math.exp(positive) / (denominator + keep_positive * math.exp(positive)))
-        for core in (x, y) if z is not None else ():
+        for z, core in product(auxiliary, (x, y)):
             positive = s(z[i], core[i])
             forth = sum(math.exp(s(z[i], core[j])) for j in others) + keep_positive * math.exp(positive)
             back = sum(math.exp(s(z[j], core[i])) for j in others) + keep_positive * math.exp(positive)
@@ -62,13 +63,14 @@ def embeddings(seed, n, d, views=3):
     n=st.integers(2, 7),
     d=st.integers(2, 9),
     tau=st.floats(0.05, 2.0),
-    views=st.sampled_from([2, 3]),
+    count=st.sampled_from([2, 3, 4, 6]),
 )
-def test_both_losses_equal_the_loop_of_algorithm_1(seed, n, d, tau, views):
-    x, y, *rest = embeddings(seed, n, d, views)
-    z = rest[0] if rest else None
-    assert gnt_xent(x, y, z, temperature=tau).item() == pytest.approx(algorithm_1(x, y, z, tau, 0), rel=1e-9)
-    assert nt_xent(x, y, z, temperature=tau).item() == pytest.approx(algorithm_1(x, y, z, tau, 1), rel=1e-9)
+def test_both_losses_equal_the_loop_of_algorithm_1(seed, n, d, tau, count):
+    views = embeddings(seed, n, d, count)
+    for loss, keep_positive in ((gnt_xent, 0), (nt_xent, 1)):
+        expected = algorithm_1(*views, tau=tau, keep_positive=keep_positive)
+        assert loss(*views, temperature=tau).item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        assert loss(*views, temperature=tau, one_way=True).item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 def test_value_at_the_identity():
@@ -85,7 +87,7 @@ def test_value_when_all_embeddings_are_equal(n, value):
 
 
 @pytest.mark.parametrize("loss", [gnt_xent, nt_xent])
-@pytest.mark.parametrize("views", [2, 3])
+@pytest.mark.parametrize("views", [2, 3, 4])
 def test_gradients_by_finite_differences_reach_every_operand(loss, views):
     inputs = [v.requires_grad_() for v in embeddings(3, 5, 4, views)]
     assert torch.autograd.gradcheck(lambda *v: loss(*v, temperature=0.5), inputs)
@@ -93,20 +95,34 @@ def test_gradients_by_finite_differences_reach_every_operand(loss, views):
     assert all(gradient.abs().sum() > 0 for gradient in gradients)
 
 
+@pytest.mark.parametrize("loss", [gnt_xent, nt_xent])
+def test_one_way_moves_auxiliary_views_only(loss):
+    x, y, *auxiliary = views = [v.requires_grad_() for v in embeddings(4, 5, 4, 4)]
+    both, one_way = (torch.autograd.grad(loss(*views, one_way=flag), views) for flag in (False, True))
+    core = torch.autograd.grad(loss(x, y), [x, y])
+    for basic in (0, 1):
+        assert torch.allclose(one_way[basic], core[basic])
+        assert not torch.allclose(both[basic], core[basic])
+    for z in range(2, 2 + len(auxiliary)):
+        assert torch.allclose(one_way[z], both[z])
+
+
 @pytest.mark.parametrize("keep_positive", [False, True])
 def test_pull_and_push_are_the_gradients_on_the_similarities(keep_positive):
     """Against autograd on the similarities of Algorithm 1, each a free variable."""
     x, y, z = embeddings(5, 6, 8)
-    s = Similarities(*(v.clone().requires_grad_() for v in similarities(x, y, z, temperature=0.1)))
+    found = similarities(x, y, z, temperature=0.1)
+    xy, xx, yy, zx, zy = (v.clone().requires_grad_() for v in (*found[:3], *found.zx, *found.zy))
+    s = Similarities(xy, xx, yy, (zx,), (zy,))
     parts = components_from_similarities(s, keep_positive)
-    core, zx, _ = parts
+    core, auxiliary, _ = parts
     on_xy, on_xx, on_yy = torch.autograd.grad(core.loss.sum(), [s.xy, s.xx, s.yy], retain_graph=True)
     assert torch.allclose(on_xy.diagonal(), core.pull)
     off = on_xy.sum() - on_xy.diagonal().sum() + on_xx.sum() + on_yy.sum()
     assert torch.allclose(off, -core.pull.sum())
-    (on_zx,) = torch.autograd.grad(zx.loss.sum(), [s.zx])
-    assert torch.allclose(on_zx.diagonal(), zx.pull)
-    assert torch.allclose(on_zx.sum() - on_zx.diagonal().sum(), -zx.pull.sum())
+    (on_zx,) = torch.autograd.grad(auxiliary.loss.sum(), [zx])
+    assert torch.allclose(on_zx.diagonal(), auxiliary.pull)
+    assert torch.allclose(on_zx.sum() - on_zx.diagonal().sum(), -auxiliary.pull.sum())
 
 
 def test_the_pull_of_gnt_xent_is_constant_and_that_of_nt_xent_vanishes():

@@ -43,7 +43,9 @@ def measure(kind: str, n: int, device: str) -> str:
             torch.cuda.reset_peak_memory_stats()
         before, start = peak_bytes(device), seconds(device)
         in_blocks = kind == "blocks"
-        (large_batch.contrast(views, large_batch.ALGORITHM_1).loss if in_blocks else losses.gnt_xent(*views)).backward()
+        (
+            large_batch.contrast(views, large_batch.algorithm_1()).loss if in_blocks else losses.gnt_xent(*views)
+        ).backward()
         took = seconds(device) - start
     return f"{(peak_bytes(device) - before) / 2**20:.0f} {took:.2f}"
 

@@ -30,37 +30,45 @@ Pair = tuple[int, int]  # the view of the rows, the view of the columns
 Logs = tuple[tuple[Pair, ...], ...]  # the blocks of negatives that share each log
 
 
+X, Y = 0, 1  # the basic views; auxiliary views follow them
+
+
 class PositivePair(NamedTuple):
     """A positive pair and its logs: weight · Σ_logs −log(e^s⁺ / Σ e^s⁻), the mean over all images."""
 
-    views: str  # "xy": row i of x with row i of y
-    logs: tuple[str, ...]  # negatives of each log; "xx xy": row i of x with rows j ≠ i of x and of y
+    views: Pair  # (X, Y): row i of x with row i of y
+    logs: Logs  # negatives of each log; ((X, X), (X, Y)): row i of x with rows j ≠ i of x and of y
     weight: float = 1.0
 
 
-ALGORITHM_1 = (
-    PositivePair("xy", ("xy yx xx yy",)),  # one log over 4(n − 1) negatives
-    PositivePair("zx", ("zx", "xz")),
-    PositivePair("zy", ("zy", "yz")),
-)
-TWO_VIEWS = ALGORITHM_1[:1]
-SIMCLR = (PositivePair("xy", ("xx xy", "yy yx"), weight=0.5),)  # 2n anchors
+def algorithm_1(auxiliary_views: int = 1, weight: float = 1.0) -> tuple[PositivePair, ...]:
+    """Return the positive pairs of GNT-Xent; `weight` is that of the auxiliary ones."""
+    core = PositivePair((X, Y), (((X, Y), (Y, X), (X, X), (Y, Y)),))  # one log over 4(n − 1) negatives
+    auxiliary = (
+        PositivePair((z, basic), (((z, basic),), ((basic, z),)), weight)
+        for z in range(2, 2 + auxiliary_views)
+        for basic in (X, Y)
+    )
+    return (core, *auxiliary)
+
+
+SIMCLR = (PositivePair((X, Y), (((X, X), (X, Y)), ((Y, Y), (Y, X))), weight=0.5),)  # 2n anchors
 
 
 class Contrast(NamedTuple):
     """The loss and means over all images. Only the loss has a gradient."""
 
     loss: Tensor  # scalar, as are the others
-    parts: tuple[Tensor, ...]  # the loss of each positive pair
+    parts: tuple[Tensor, ...]  # the loss of each positive pair, without its weight
     pull: Tensor  # ∂L/∂s⁺ of the first pair, without its weight; −1 for each log that leaves the positive out
     positive: Tensor  # cosine of the first pair's two views of one image
     negative: Tensor  # and of two images
     images: int  # in the global batch
 
 
-def is_large(images: int) -> bool:
+def is_large(images: int, auxiliary_views: int = 1) -> bool:
     """Return whether the similarities [n, n] of this many images would take more than about 1 GiB."""
-    return 4 * DENSE_MATRICES * images**2 > DENSE_BYTES
+    return 4 * DENSE_MATRICES * max(1, auxiliary_views) * images**2 > DENSE_BYTES
 
 
 def contrast(
@@ -70,29 +78,32 @@ def contrast(
     temperature: float = 0.1,
     keep_positive: bool = False,
     sigma: float | None = None,
+    one_way: bool = False,
     chunk: int | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Contrast:
-    """Contrast views x, y (and z), each [n, d], in blocks of chunk × chunk similarities.
+    """Contrast views x, y and any auxiliary ones, each [n, d], in blocks of chunk × chunk similarities.
 
     `keep_positive` adds the positive to every denominator. `sigma` weighs positives as `aag.losses.dclw` does.
+    `one_way`: similarities with an auxiliary view move only that view.
 
     With `group`, the tensors are this process's rows; all processes must pass the same number. Each gets the loss of
     the global batch. If all call its backward with the same gradient, each gets ∂(global loss)/∂(own rows), without a
     factor of the number of processes.
     """
     if group is None or len(views[0]) > 1:  # with several processes, one row each is enough
-        check(views[0], views[1], views[2] if len(views) > 2 else None, temperature)
+        check(views, temperature)
     n = len(views[0]) * (1 if group is None else dist.get_world_size(group))
     chunk = chunk or (1024 if views[0].device.type == "cpu" else 4096)
     units = [unit(v) for v in views]
-    logs = tuple(tuple(map(_pair, log.split())) for pair in pairs for log in pair.logs)
-    log_sums = iter(_LogSums.apply(torch.stack(units) * temperature**-0.5, logs, chunk, group))
+    logs = tuple(log for pair in pairs for log in pair.logs)
+    log_sums = iter(_LogSums.apply(torch.stack(units) * temperature**-0.5, logs, one_way, chunk, group))
 
     sums = []  # over this process's images: each pair's loss, then what is logged
     for number, pair in enumerate(pairs):
-        a, b = _pair(pair.views)
-        cosine = (units[a] * units[b]).sum(dim=1)
+        a, b = pair.views
+        fixed = one_way and a > Y >= b
+        cosine = (units[a] * (units[b].detach() if fixed else units[b])).sum(dim=1)
         positive = cosine / temperature
         pulled = positive if sigma is None else positive * _distance_weights(cosine.detach(), sigma, n, group)
         loss = pull = torch.zeros_like(positive)
@@ -101,7 +112,7 @@ def contrast(
             log_all = torch.logaddexp(log_negatives, positive) if keep_positive else log_negatives
             loss = loss + log_all - pulled
             pull = pull - (log_negatives - log_all).exp()  # the negatives' share of the denominator
-        sums.append(pair.weight * loss.sum())
+        sums.append(loss.sum())
         if number == 0:
             statistics = [pull.sum()[None], cosine.sum()[None], units[a].sum(dim=0), units[b].sum(dim=0)]
     totals = _SumOverProcesses.apply(torch.cat([torch.stack(sums), *(v.detach() for v in statistics)]), group)
@@ -109,11 +120,8 @@ def contrast(
     pull, positive, x, y = (v.detach() for v in rest)
     negative = ((x * y).sum() - positive[0]) / (n * (n - 1))
     means = means / n
-    return Contrast(means.sum(), means.detach().unbind(), pull[0] / n, positive[0] / n, negative, n)
-
-
-def _pair(names: str) -> Pair:
-    return "xyz".index(names[0]), "xyz".index(names[1])
+    loss = torch.stack([pair.weight * mean for pair, mean in zip(pairs, means, strict=True)]).sum()
+    return Contrast(loss, means.detach().unbind(), pull[0] / n, positive[0] / n, negative, n)
 
 
 def _distance_weights(cosine: Tensor, sigma: float, n: int, group: dist.ProcessGroup | None) -> Tensor:
@@ -141,7 +149,9 @@ class _LogSums(torch.autograd.Function):
     """log Σ_(a, b) Σ_{j≠i} e^(a_i · b_j) for each log and each own row: [V, n, d] → [logs, n]."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, logs: Logs, chunk: int, group: dist.ProcessGroup | None) -> Tensor:
+    def forward(
+        ctx: Any, own: Tensor, logs: Logs, one_way: bool, chunk: int, group: dist.ProcessGroup | None
+    ) -> Tensor:
         sums = own.new_full((len(logs), own.shape[1]), -torch.inf, dtype=torch.float64)  # else blocks' roundings add up
         for step, visitor in enumerate(_ring_tensors(own, group)):
             for rows, columns in _blocks(own.shape[1], chunk):
@@ -152,21 +162,24 @@ class _LogSums(torch.autograd.Function):
                         sums[t, rows] = torch.logaddexp(sums[t, rows], log_sum)
         result = sums.to(own.dtype)
         ctx.save_for_backward(own, result)
-        ctx.settings = logs, chunk, group
+        ctx.settings = logs, one_way, chunk, group
         return result
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         own, sums = ctx.saved_tensors
-        logs, chunk, group = ctx.settings
+        logs, one_way, chunk, group = ctx.settings
         result = torch.zeros_like(own)
+        meetings = sorted({p for log in logs for pair in log for p in (pair, pair[::-1])})
+        if one_way:
+            meetings = [(a, b) for a, b in meetings if not a <= Y < b]
         travelling = torch.cat([v.flatten() for v in (own, sums, gradient)])
         for step, visit in enumerate(_ring_tensors(travelling, group)):
             parts = visit.split([own.numel(), sums.numel(), sums.numel()])
             visitor, visitor_sums, visitor_gradient = parts[0].view_as(own), *(v.view_as(sums) for v in parts[1:])
             for rows, columns in _blocks(own.shape[1], chunk):
-                for a, b in sorted({p for log in logs for pair in log for p in (pair, pair[::-1])}):
+                for a, b in meetings:
                     s = _similarities(own[a, rows], visitor[b, columns], step == 0 and rows == columns)
                     as_anchor = [(sums[t, rows, None], gradient[t, rows, None]) for t in _logs_with(logs, a, b)]
                     as_negative = [
@@ -174,7 +187,7 @@ class _LogSums(torch.autograd.Function):
                     ]
                     on_s = reduce(Tensor.add_, ((s - log_sum).exp_().mul_(g) for log_sum, g in as_anchor + as_negative))
                     result[a, rows].addmm_(on_s, visitor[b, columns])
-        return result, None, None, None
+        return result, None, None, None, None
 
 
 def _logs_with(logs: Logs, a: int, b: int) -> list[int]:

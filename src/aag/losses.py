@@ -1,7 +1,8 @@
 """Contrastive losses in the paper's notation: pure functions of embeddings.
 
-x, y are the embeddings of the two basic (core) views of n images and z those of the auxiliary view, each [n, d],
-normalised inside. Row i of each belongs to image i. Similarities s are cosines divided by the temperature τ.
+x, y are the embeddings of the two basic (core) views of n images and z those of an auxiliary view, each [n, d],
+normalised inside. Row i of each belongs to image i. Similarities s are cosines divided by the temperature τ. The paper
+has one auxiliary view; here there may be any number, each with the same two terms.
 
 GNT-Xent (Algorithm 1) is NT-Xent without the positive in the denominator, so its gradient on a positive pair is
 constant: ∂L/∂s⁺ = −1. It falls below zero during training, which is no error: it has no lower bound at zero.
@@ -9,6 +10,8 @@ constant: ∂L/∂s⁺ = −1. It falls below zero during training, which is no 
 Other methods' losses: of two views (`simclr`, `dcl`, `dclw`, `isif`) and against a queue (`queue_xent`).
 """
 
+from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -33,33 +36,34 @@ class Similarities(NamedTuple):
     xy: Tensor  # each [n, n]
     xx: Tensor
     yy: Tensor
-    zx: Tensor | None
-    zy: Tensor | None
+    zx: tuple[Tensor, ...] = ()  # one for each auxiliary view
+    zy: tuple[Tensor, ...] = ()
 
 
-def gnt_xent(x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: float = 0.1) -> Tensor:
+def gnt_xent(x: Tensor, y: Tensor, *z: Tensor, temperature: float = 0.1, one_way: bool = False) -> Tensor:
     """Return GNT-Xent of Algorithm 1, the mean over the n images of L_xy + L_zx + L_zy.
 
-    `z=None` leaves only L_xy, the two-view loss. Gradients flow through both operands of every similarity.
+    Without z, only L_xy is left, the two-view loss; each further auxiliary view adds its own L_zx + L_zy. Gradients
+    flow through both operands of every similarity. `one_way`: those with an auxiliary view move only that view.
     """
-    return _mean_total(components(x, y, z, temperature=temperature, keep_positive=False))
+    return _mean_total(components(x, y, *z, temperature=temperature, keep_positive=False, one_way=one_way))
 
 
-def nt_xent(x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: float = 0.1) -> Tensor:
+def nt_xent(x: Tensor, y: Tensor, *z: Tensor, temperature: float = 0.1, one_way: bool = False) -> Tensor:
     """Return the same sum with the positive in every denominator: the paper's NT-Xent ablation."""
-    return _mean_total(components(x, y, z, temperature=temperature, keep_positive=True))
+    return _mean_total(components(x, y, *z, temperature=temperature, keep_positive=True, one_way=one_way))
 
 
-def similarities(x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: float = 0.1) -> Similarities:
+def similarities(x: Tensor, y: Tensor, *z: Tensor, temperature: float = 0.1, one_way: bool = False) -> Similarities:
     """Return cosines over τ, in float32 or better: e^10 overflows half precision after three terms."""
-    check(x, y, z, temperature)
+    check((x, y, *z), temperature)
+    _check_flag("one_way", one_way)
     with torch.autocast(x.device.type, enabled=False):
-        x, y = _scaled(x, temperature), _scaled(y, temperature)
-        xy, xx, yy = x @ y.T, x @ x.T, y @ y.T
-        if z is None:
-            return Similarities(xy, xx, yy, None, None)
-        z = _scaled(z, temperature)
-        return Similarities(xy, xx, yy, z @ x.T, z @ y.T)
+        x, y, *z_scaled = (_scaled(v, temperature) for v in (x, y, *z))
+        to_x, to_y = (v.detach() if one_way else v for v in (x, y))
+        return Similarities(
+            x @ y.T, x @ x.T, y @ y.T, tuple(v @ to_x.T for v in z_scaled), tuple(v @ to_y.T for v in z_scaled)
+        )
 
 
 # --- other methods' losses: each of the 2n views is an anchor once ----------------------------------------------------
@@ -96,7 +100,7 @@ def isif(x: Tensor, y: Tensor, *, temperature: float = 0.1) -> Tensor:
     View a of all 2n is classified as view b ≠ a with P(b|a) = e^s_ab / Σ_{c≠a} e^s_ac. With a' for its other view,
     L = −(1/2n) Σ_a [log P(a'|a) + Σ_{b≠a,a'} log(1 − P(b|a))]. The second operand of s_ab has no gradient.
     """
-    check(x, y, None, temperature)
+    check((x, y), temperature)
     with torch.autocast(x.device.type, enabled=False):
         v = torch.cat([_scaled(x, temperature), _scaled(y, temperature)])
         return isif_from_similarities(v @ v.detach().T)
@@ -122,7 +126,7 @@ def queue_xent(
     `keep_positive=False` leaves the positive out of the denominator, as GNT-Xent does.
     """
     _check_tensors(query, key, queue)
-    _check_flag(keep_positive)
+    _check_flag("keep_positive", keep_positive)
     shapes = [tuple(v.shape) for v in (query, key, queue)]
     if shapes[0] != shapes[1] or any(
         v.ndim != 2 or 0 in v.shape or v.shape[1] != key.shape[-1] for v in (query, queue)
@@ -138,7 +142,7 @@ def queue_xent(
 @torch.no_grad()
 def mean_cosines(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean cosine of positive pairs (x_i, y_i) and of negative pairs (x_i, y_j), i ≠ j."""
-    check(x, y, None, 1.0)
+    check((x, y), 1.0)
     x, y, n = unit(x), unit(y), len(x)
     positive = (x * y).sum()
     return positive / n, (x.sum(dim=0) @ y.sum(dim=0) - positive) / (n * (n - 1))
@@ -148,11 +152,12 @@ def mean_cosines(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def components(
-    x: Tensor, y: Tensor, z: Tensor | None = None, *, temperature: float = 0.1, keep_positive: bool = False
+    x: Tensor, y: Tensor, *z: Tensor, temperature: float = 0.1, keep_positive: bool = False, one_way: bool = False
 ) -> list[Component]:
-    """Return L_xy, and with an auxiliary view L_zx and L_zy, per image."""
-    _check_flag(keep_positive)
-    return components_from_similarities(similarities(x, y, z, temperature=temperature), keep_positive)
+    """Return L_xy, then L_zx and L_zy of each auxiliary view, per image."""
+    _check_flag("keep_positive", keep_positive)
+    s = similarities(x, y, *z, temperature=temperature, one_way=one_way)
+    return components_from_similarities(s, keep_positive)
 
 
 def components_from_similarities(s: Similarities, keep_positive: bool) -> list[Component]:
@@ -165,12 +170,12 @@ def components_from_similarities(s: Similarities, keep_positive: bool) -> list[C
     xy = others(s.xy)
     core = torch.cat([xy, xy.T, others(s.xx), others(s.yy)], dim=1)  # [n, 4n]: one log over 4(n − 1) negatives
     parts = [_log_ratio(s.xy.diagonal(), core, keep_positive)]
-    for auxiliary in (s.zx, s.zy):
-        if auxiliary is not None:  # two logs, without z–z and x–x negatives: auxiliary views are noisy
-            positive, negatives = auxiliary.diagonal(), others(auxiliary)
-            forth = _log_ratio(positive, negatives, keep_positive)
-            back = _log_ratio(positive, negatives.T, keep_positive)
-            parts.append(Component(*(f + b for f, b in zip(forth, back, strict=True))))
+    for auxiliary in chain.from_iterable(zip(s.zx, s.zy, strict=True)):
+        # Two logs, without z–z and x–x negatives: auxiliary views are noisy.
+        positive, negatives = auxiliary.diagonal(), others(auxiliary)
+        forth = _log_ratio(positive, negatives, keep_positive)
+        back = _log_ratio(positive, negatives.T, keep_positive)
+        parts.append(Component(*(f + b for f, b in zip(forth, back, strict=True))))
     return parts
 
 
@@ -186,7 +191,7 @@ def _log_ratio(positive: Tensor, negatives: Tensor, keep_positive: bool) -> Comp
 
 def _anchors(x: Tensor, y: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return, for the views x then y, the similarity to the other view [2n] and to all [2n, 2n]; −∞: the own image."""
-    check(x, y, None, temperature)
+    check((x, y), temperature)
     n = len(x)
     with torch.autocast(x.device.type, enabled=False):
         v = torch.cat([_scaled(x, temperature), _scaled(y, temperature)])
@@ -214,10 +219,10 @@ def _scaled(v: Tensor, temperature: float) -> Tensor:
     return unit(v) * temperature**-0.5
 
 
-def check(x: Tensor, y: Tensor, z: Tensor | None, temperature: float) -> None:
+def check(views: Sequence[Tensor], temperature: float) -> None:
     """Raise an AAGError for embeddings or a temperature that a contrastive loss cannot take."""
-    _check_tensors(x, y, *(() if z is None else (z,)))
-    shapes = [tuple(v.shape) for v in (x, y, z) if v is not None]
+    _check_tensors(*views)
+    x, shapes = views[0], [tuple(v.shape) for v in views]
     if len(set(shapes)) != 1 or x.ndim != 2:
         raise AAGError(f"a contrastive loss takes embeddings of one shape [n, d], not {', '.join(map(str, shapes))}")
     if not x.shape[1]:
@@ -243,6 +248,6 @@ def _check_temperature(temperature: float, name: str = "the temperature") -> Non
         raise AAGError(f"{name} must be between {low} and {high:g} (usual: 0.05 to 1), not {describe(temperature)}")
 
 
-def _check_flag(keep_positive: bool) -> None:
-    if not isinstance(keep_positive, bool):
-        raise AAGError(f"keep_positive must be True or False, not {describe(keep_positive)}")
+def _check_flag(name: str, value: bool) -> None:
+    if not isinstance(value, bool):
+        raise AAGError(f"{name} must be True or False, not {describe(value)}")

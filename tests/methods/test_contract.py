@@ -221,6 +221,9 @@ def test_options_change_the_basic_view():
     expected = {"scale": (0.08, 1.0), "brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
     assert settings.basic_augmentation() == BasicAugment.preset("paper", **expected, blur_kernel=13)
     assert MethodSettings(jitter_strength=0.5).basic_augmentation() == BasicAugment()
+    gray = MethodSettings(grayscale=0.1, blur=0.0).basic_augmentation()
+    assert gray == BasicAugment.preset("paper", gray=0.1, blur=0.0)
+    assert MethodSettings(basic="simclr", blur=0.5, blur_kernel=5).basic_augmentation().blur_kernel == 5
     assert MethodSettings(basic="simclr", flip=False).basic_augmentation() == BasicAugment.preset("simclr", flip=0.0)
 
 
@@ -229,6 +232,7 @@ def test_options_change_the_basic_view():
     [
         ({"basic": "crop", "jitter_strength": 1.0}, "--jitter-strength has no effect with --basic crop; leave it out"),
         ({"basic": "simclr", "blur_kernel": 5}, "--blur-kernel has no effect with --basic simclr; leave it out"),
+        ({"blur": 0.0, "blur_kernel": 5}, "--blur-kernel has no effect with --blur 0; leave it out"),
         ({"blur_kernel": 4}, "--blur-kernel must be odd, not 4; use 5"),
         ({"min_crop": 0.0}, "--min-crop must be above 0 and at most 1, not 0"),
     ],

@@ -1,6 +1,7 @@
 """Checks of kernels that run in Triton's interpreter and on a GPU alike, and weights that look trained."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,11 +30,11 @@ def as_if_trained(encoder: nn.Module, seed: int = 2) -> None:
 
 
 def check_contrast(
-    views: int, n: int, width: int, temperature: float, loss: str, dtype: torch.dtype, device: str
+    views: int, n: int, width: int, temperature: float, loss: str, dtype: torch.dtype, device: str, **options: Any
 ) -> None:
     """The loss, its log and its gradient by kernels are those of plain float64."""
-    auxiliary = "none" if views == 2 else "basic"
-    method = AAG(AAGSettings(temperature=temperature, loss=loss, auxiliary=auxiliary))  # type: ignore[arg-type]
+    options |= {"auxiliary": "none"} if views == 2 else {"auxiliary": "basic", "auxiliary_views": views - 2}
+    method = AAG(AAGSettings(temperature=temperature, loss=loss, **options))  # type: ignore[arg-type]
     random = torch.Generator().manual_seed(8)
     given = torch.randn(n, width, generator=random) + torch.randn(views, n, width, generator=random)
     given *= torch.rand(views, n, 1, generator=random)
@@ -46,7 +47,7 @@ def check_contrast(
         log = dict(zip(method.log_names, result.log, strict=True))
         found.append({"loss": result.loss.detach(), **log, "gradient": v.grad})
     ours, exact = found
-    assert len(exact) == {2: 7, 3: 9}[views]
+    assert len(exact) == (7 if views == 2 else 9)
     assert ours["gradient"].dtype == dtype
     for name, expected in exact.items():
         tolerance = 1e-2 if name == "gradient" and dtype == torch.bfloat16 else 1e-5

@@ -424,6 +424,13 @@ def test_contrast_is_algorithm_1(dtype, views, n, width, temperature, loss):
     check_contrast(views, n, width, temperature, loss, dtype, "cpu")
 
 
+@pytest.mark.parametrize("loss", ["gnt-xent", "nt-xent"])
+@pytest.mark.parametrize("one_way", [False, True])
+@pytest.mark.parametrize(("views", "n"), [(3, 5), (4, 6), (6, 3)])
+def test_contrast_of_several_auxiliary_views(views, n, one_way, loss):
+    check_contrast(views, n, 24, 0.1, loss, torch.float32, "cpu", one_way=one_way, auxiliary_weight=0.6)
+
+
 def test_contrast_of_two_views_has_no_auxiliary_terms():
     from aag.kernels.contrast import contrast
 

@@ -186,9 +186,9 @@ def launches() -> tuple[partial, ...]:
                 images = torch.empty(48, 3, 32, 32, dtype=torch.uint8, device="meta")
                 embedding = encoder(images)[1]
             embedding.sum().backward()
-        for views, keep_positive in ((2, False), (3, False), (3, True)):
+        for views, keep_positive in ((2, False), (3, False), (3, True), (4, False), (6, True)):
             v = torch.empty(views * 128, 128, dtype=torch.bfloat16, device="meta", requires_grad=True)
-            contrast(v, views, temperature=0.1, keep_positive=keep_positive)[0].backward()
+            contrast(v, views, temperature=0.1, keep_positive=keep_positive, one_way=views > 3)[0].backward()
         for size in (8, 7):
             x = torch.empty(16, 192, size, size, dtype=torch.bfloat16, device="meta", requires_grad=True)
             (max_pool(x).sum() + mean_pool(x).sum()).backward()

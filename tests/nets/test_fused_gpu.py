@@ -114,6 +114,12 @@ def test_contrast_is_algorithm_1(views, n, loss, dtype):
     check_contrast(views, n, 128, 0.1, loss, dtype, "cuda")
 
 
+@pytest.mark.parametrize("one_way", [False, True])
+@pytest.mark.parametrize(("views", "n"), [(4, 128), (6, 64)])
+def test_contrast_of_several_auxiliary_views(views, n, one_way):
+    check_contrast(views, n, 128, 0.1, "gnt-xent", torch.float32, "cuda", one_way=one_way, auxiliary_weight=0.6)
+
+
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("shape", [(32, 64, 32, 32), (5, 192, 13, 9), (3, 16, 2, 3)], ids=str)
 def test_pools_are_the_librarys(shape, dtype):

@@ -116,7 +116,9 @@ OTHER = {  # a second value for every option that makes another run
     "precision": "fp32", "image_size": 64, "decay_at": (0.5,), "decay_by": 0.2, "rounds": 2, "optimizer": "lars",
     "nesterov": True, "bn_group_size": 32, "clip_grad": 1.0, "accumulate": 2, "freeze": ("backbone.stem",),
     "start_from": "runs/x", "pretrained": "timm", "resize_size": 40, "labels": "none", "holdout": 0.2,
-    "min_crop": 0.08, "jitter_strength": 1.0, "blur_kernel": 5, "start_early": True,
+    "min_crop": 0.08, "jitter_strength": 1.0, "blur_kernel": 5, "start_early": True, "grayscale": 0.1,
+    "blur": 0.0, "auxiliary_views": 2, "auxiliary_weight": 0.5, "auxiliary_min_crop": 0.05, "auxiliary_max_crop": 0.3,
+    "one_way": True,
 }  # fmt: skip
 OPTIONS = [name for name in BASE.options() if name != "method"]
 

@@ -134,6 +134,7 @@ def test_training_lowers_the_loss_and_seeds_matter(tiny):
         ({"loss": "nt-xent", "schedule": "step"}, {"loss_xy", "loss_zx", "loss_zy"}),
         ({"auxiliary_crop": "padded", "basic": "simclr", "forward": "per-view"}, {"loss_xy", "loss_zx", "loss_zy"}),
         ({"auxiliary_crop": "none", "basic": "isif", "flip": False}, {"loss_xy", "loss_zx", "loss_zy"}),
+        ({"auxiliary_views": 2, "one_way": True, "auxiliary_max_crop": 0.4}, {"loss_xy", "loss_zx", "loss_zy"}),
     ],
 )  # fmt: skip
 def test_every_variant_of_the_ablation_trains(tiny, changes, terms):

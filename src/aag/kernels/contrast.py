@@ -1,8 +1,9 @@
 """Algorithm 1's loss and its gradient in five launches: at small batches a loss costs launches, not arithmetic.
 
-`aag.losses` is the reference. All cosines are one product S = E Eᵀ of the unit rows E of all views. The terms of image
-i need only rows x_i, y_i and z_i of S, so one program per image computes its loss and G = ∂L/∂S on these rows. Then
-∂L/∂E = (G + Gᵀ) E.
+`aag.losses` is the reference. All cosines are one product S = E Eᵀ of the unit rows E of all views: x, y and any number
+of auxiliary views z. The terms of image i need only rows x_i, y_i and z_i of S, so one program per image computes its
+loss and G = ∂L/∂S on these rows. Then ∂L/∂E = (G + Gᵀ) E; one way, the rows of basic views leave out the columns of
+auxiliary ones.
 """
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from aag.kernels import launch
 
 MAX_IMAGES, MAX_DIMENSIONS = 4096, 1024  # a program holds a whole row of similarities, or a whole embedding
+MAX_ROWS = 3 * MAX_IMAGES  # of S, which takes 1.2 GB with G then
 
 
 @triton.jit
@@ -32,9 +34,13 @@ def unit_rows(v, e, length, width, root, BLOCK: tl.constexpr):
 
 @triton.jit
 def embedding_gradient(
-    g, e, length, grad, grad_v, size, width, root, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr
+    g, e, length, grad, grad_v, size, width, root, basic,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, ONE_WAY: tl.constexpr,
 ):  # fmt: skip
-    """grad_v [size, width] ← ∂L/∂v from g = ∂L/∂S: ∂e = (g + gᵀ) e, then its part orthogonal to the row."""
+    """grad_v [size, width] ← ∂L/∂v from g = ∂L/∂S: ∂e = (g + gᵀ) e, then its part orthogonal to the row.
+
+    basic: the number of rows of basic views; ONE_WAY: auxiliary views do not move them.
+    """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     at = tl.arange(0, BLOCK)
     here = (row < size)[:, None] & (at < width)[None, :]
@@ -42,6 +48,8 @@ def embedding_gradient(
     for start in range(0, size, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         both = (row < size)[:, None] & (column < size)[None, :]
+        if ONE_WAY:
+            both = both & ((row >= basic)[:, None] | (column < basic)[None, :])
         share = tl.load(g + row[:, None] * size + column[None, :], mask=both, other=0.0)
         share += tl.load(g + column[None, :] * size + row[:, None], mask=both, other=0.0)
         inside = (column < size)[:, None] & (at < width)[None, :]
@@ -76,10 +84,11 @@ def _share(row, negative, total, n):
 
 
 @triton.jit
-def image_terms(s, g, terms, n, VIEWS: tl.constexpr, KEEP_POSITIVE: tl.constexpr, BLOCK: tl.constexpr):
+def image_terms(s, g, terms, n, weight, VIEWS: tl.constexpr, KEEP_POSITIVE: tl.constexpr, BLOCK: tl.constexpr):
     """terms [n, 6] ← L_xy, L_zx, L_zy, the pull on xy's positive, that positive, the sum of its negatives; g ← ∂L/∂s.
 
-    s, g: float32 [VIEWS · n, VIEWS · n]. KEEP_POSITIVE: NT-Xent, with the positive in every denominator.
+    s, g: float32 [VIEWS · n, VIEWS · n]. L_zx and L_zy are sums over the auxiliary views, without their `weight`.
+    KEEP_POSITIVE: NT-Xent, with the positive in every denominator.
     """
     i = tl.program_id(0)
     size = VIEWS * n
@@ -116,12 +125,13 @@ def image_terms(s, g, terms, n, VIEWS: tl.constexpr, KEEP_POSITIVE: tl.constexpr
     tl.store(terms + i * 6 + 4, positive)
     tl.store(terms + i * 6 + 5, tl.sum(tl.where(negative, xy, 0.0), axis=0))
 
-    if VIEWS == 3:
-        z = s + (2 * n + i) * size + j
-        gz = g + (2 * n + i) * size + j
-        for view in tl.static_range(2):  # zx, then zy
-            forth = tl.load(z + view * n, mask=inside, other=0.0)
-            back = tl.load(s + (view * n + i) * size + 2 * n + j, mask=inside, other=0.0)
+    for view in tl.static_range(2):  # terms of zx, then of zy
+        total = 0.0
+        for auxiliary in tl.static_range(2, VIEWS):
+            z = (auxiliary * n + i) * size + view * n + j
+            b = (view * n + i) * size + auxiliary * n + j
+            forth = tl.load(s + z, mask=inside, other=0.0)
+            back = tl.load(s + b, mask=inside, other=0.0)
             positive = tl.sum(tl.where(own, forth, 0.0), axis=0)
             log_forth = _log_sum(forth, negative)
             log_back = _log_sum(back, negative)
@@ -131,17 +141,18 @@ def image_terms(s, g, terms, n, VIEWS: tl.constexpr, KEEP_POSITIVE: tl.constexpr
                 log_forth = _log_add(negatives_forth, positive)
                 log_back = _log_add(negatives_back, positive)
                 pull = -tl.exp(negatives_forth - log_forth) - tl.exp(negatives_back - log_back)
-            tl.store(gz + view * n, _share(forth, negative, log_forth, n) + tl.where(own, pull / n, 0.0), mask=inside)
-            tl.store(g + (view * n + i) * size + 2 * n + j, _share(back, negative, log_back, n), mask=inside)
-            tl.store(terms + i * 6 + 1 + view, log_forth + log_back - 2 * positive)
-        tl.store(gz + 2 * n, zero, mask=inside)  # no term uses z–z
-    else:
-        tl.store(terms + i * 6 + 1, 0.0)
-        tl.store(terms + i * 6 + 2, 0.0)
+            on_forth = _share(forth, negative, log_forth, n) + tl.where(own, pull / n, 0.0)
+            tl.store(g + z, weight * on_forth, mask=inside)
+            tl.store(g + b, weight * _share(back, negative, log_back, n), mask=inside)
+            total += log_forth + log_back - 2 * positive
+        tl.store(terms + i * 6 + 1 + view, total)
+    for auxiliary in tl.static_range(2, VIEWS):
+        for other in tl.static_range(2, VIEWS):  # no term uses z–z
+            tl.store(g + (auxiliary * n + i) * size + other * n + j, zero, mask=inside)
 
 
 @triton.jit
-def summarise(terms, out, n, temperature, BLOCK: tl.constexpr):
+def summarise(terms, out, n, temperature, weight, BLOCK: tl.constexpr):
     """out [8] ← the loss, then means: positive and negative cosine, their gradients, L_xy, L_zx, L_zy."""
     row = tl.arange(0, BLOCK)
     inside = row < n
@@ -151,7 +162,7 @@ def summarise(terms, out, n, temperature, BLOCK: tl.constexpr):
     pull = tl.sum(tl.load(terms + row * 6 + 3, mask=inside, other=0.0), axis=0) / n
     positive = tl.sum(tl.load(terms + row * 6 + 4, mask=inside, other=0.0), axis=0) / n
     negative = tl.sum(tl.load(terms + row * 6 + 5, mask=inside, other=0.0), axis=0) / n
-    tl.store(out, xy + zx + zy)
+    tl.store(out, xy + weight * (zx + zy))
     tl.store(out + 1, positive * temperature)
     tl.store(out + 2, negative * temperature / (n - 1))
     tl.store(out + 3, pull)
@@ -163,7 +174,7 @@ def summarise(terms, out, n, temperature, BLOCK: tl.constexpr):
 
 class _Loss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, v: Tensor, views: int, temperature: float, keep_positive: bool):
+    def forward(ctx, v: Tensor, views: int, temperature: float, keep_positive: bool, weight: float, one_way: bool):
         size, width = v.shape
         n = size // views
         block, root = triton.next_power_of_2(n), temperature**-0.5
@@ -176,11 +187,14 @@ class _Loss(torch.autograd.Function):
         torch.mm(e, e.T, out=s)  # with out=, autocast does not change the product
         g = torch.empty_like(s)
         terms = torch.empty(n, 6, device=v.device)
-        launch(image_terms, (n,), s, g, terms, n, VIEWS=views, KEEP_POSITIVE=keep_positive, BLOCK=block, num_warps=4)
+        launch(
+            image_terms, (n,), s, g, terms, n, weight,
+            VIEWS=views, KEEP_POSITIVE=keep_positive, BLOCK=block, num_warps=4,
+        )  # fmt: skip
         out = torch.empty(8, device=v.device)
-        launch(summarise, (1,), terms, out, n, temperature, BLOCK=block, num_warps=4)
+        launch(summarise, (1,), terms, out, n, temperature, weight, BLOCK=block, num_warps=4)
         ctx.save_for_backward(g, e, length)
-        ctx.settings = (v.dtype, root, max(16, wide))
+        ctx.settings = (v.dtype, root, max(16, wide), 2 * n, one_way)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(out)
         return out[0].clone(), out
@@ -188,25 +202,33 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor, _: Tensor):
         g, e, length = ctx.saved_tensors
-        dtype, root, wide = ctx.settings
+        dtype, root, wide, basic, one_way = ctx.settings
         grad_v = torch.empty_like(e, dtype=dtype)
         size, width = e.shape
         launch(
-            embedding_gradient, (triton.cdiv(size, 16),), g, e, length, grad, grad_v, size, width, root,
-            ROWS=16, COLUMNS=min(64, max(16, 8192 // wide)), BLOCK=wide, num_warps=4,
+            embedding_gradient, (triton.cdiv(size, 16),), g, e, length, grad, grad_v, size, width, root, basic,
+            ROWS=16, COLUMNS=min(64, max(16, 8192 // wide)), BLOCK=wide, ONE_WAY=one_way, num_warps=4,
             num_stages=3 if wide <= 128 else 1,
         )  # fmt: skip
-        return grad_v, None, None, None
+        return grad_v, None, None, None, None, None
 
 
 def supports(embeddings: Tensor) -> bool:
-    """Whether the kernels can contrast one view's embeddings [n, d]: neither too many, too wide nor too precise."""
-    if embeddings.ndim != 2 or embeddings.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    """Whether the kernels can contrast embeddings [views, n, d]: neither too many, too wide nor too precise."""
+    if embeddings.ndim != 3 or embeddings.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return False
-    n, width = embeddings.shape
-    return 2 <= n <= MAX_IMAGES and width <= MAX_DIMENSIONS
+    views, n, width = embeddings.shape
+    return 2 <= n <= MAX_IMAGES and 2 <= views <= MAX_ROWS // n and width <= MAX_DIMENSIONS
 
 
-def contrast(embeddings: Tensor, views: int, *, temperature: float, keep_positive: bool) -> tuple[Tensor, Tensor]:
+def contrast(
+    embeddings: Tensor,
+    views: int,
+    *,
+    temperature: float,
+    keep_positive: bool,
+    auxiliary_weight: float = 1.0,
+    one_way: bool = False,
+) -> tuple[Tensor, Tensor]:
     """Return the loss of embeddings [views · n, d], view after view, and its eight statistics (see `summarise`)."""
-    return _Loss.apply(embeddings, views, temperature, keep_positive)
+    return _Loss.apply(embeddings, views, temperature, keep_positive, auxiliary_weight, one_way)

@@ -6,12 +6,14 @@ Tu, Feng, Yang: "AAG: Self-Supervised Representation Learning by Auxiliary Augme
 
 CIFAR-10, ResNet-18: kNN 88.3 in the paper, 88.9 here in 5 minutes on one H200. The ablations are options: `--auxiliary
 none` (two basic views), `--auxiliary basic` (three basic views), `--auxiliary randaugment`, `--loss nt-xent`,
-`--schedule step`.
+`--schedule step`. Beyond the paper: several auxiliary views (`--auxiliary-views`), their crops, and `--one-way`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
+import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, group
 
@@ -19,10 +21,11 @@ from aag import kernels
 from aag.augment import Augmentation, AutoAugment, AuxiliaryAugment, RandAugment
 from aag.data.datasets import Dataset
 from aag.distributed import scale_gradient, world_size
-from aag.large_batch import ALGORITHM_1, TWO_VIEWS, contrast, is_large
+from aag.errors import AAGError
+from aag.large_batch import algorithm_1, contrast, is_large
 from aag.losses import check, components_from_similarities, similarities
 from aag.methods.base import Embeddings, Method, MethodSettings, MultiViewSettings, Recipe, StepOutput
-from aag.settings import Range, Temperature
+from aag.settings import AddedLater, Range, Temperature
 
 LOG_NAMES = (
     "positive_similarity", "negative_similarity", "positive_gradient", "negative_gradient",
@@ -47,6 +50,25 @@ class AAGSettings(MultiViewSettings):
     """RandAugment: operations per image."""
     rand_magnitude: Annotated[int, Range(at_least=0, at_most=30)] = 10
     """RandAugment: magnitude, out of 30."""
+    auxiliary_views: Annotated[int, Range(at_least=1, at_most=30), AddedLater] = 1
+    """Auxiliary views per image, each paired with both basic views. More views learn more per epoch and take longer."""
+    auxiliary_weight: Annotated[float, Range(at_least=0), AddedLater] = 1.0
+    """Weight of each auxiliary view's terms in the loss."""
+    auxiliary_min_crop: Annotated[float, Range(above=0, at_most=1), AddedLater] = 0.2
+    """Smallest crop of an auxiliary view, as a fraction of the image's area (--auxiliary-crop resized)."""
+    auxiliary_max_crop: Annotated[float, Range(above=0, at_most=1), AddedLater] = 1.0
+    """Largest crop of an auxiliary view. Small ones learn to find the whole in a part, as multi-crop does."""
+    one_way: Annotated[bool, AddedLater] = False
+    """Pull auxiliary views towards the basic ones, but not the other way round: strong distortions then move no
+    target (directional self-supervised learning)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.auxiliary_min_crop > self.auxiliary_max_crop:
+            raise AAGError(
+                f"--auxiliary-min-crop {self.auxiliary_min_crop:g} exceeds --auxiliary-max-crop "
+                f"{self.auxiliary_max_crop:g}; give both"
+            )
 
     @property
     def keep_positive(self) -> bool:
@@ -79,61 +101,65 @@ class AAG(Method):
 
     def __init__(self, settings: MethodSettings | None = None) -> None:
         super().__init__(settings)
-        self.log_names = LOG_NAMES if self.settings.auxiliary != "none" else LOG_NAMES[:-2]
+        self.auxiliary_views = self.settings.auxiliary_views if self.settings.auxiliary != "none" else 0
+        self.log_names = LOG_NAMES if self.auxiliary_views else LOG_NAMES[:-2]
 
     def augmentations(self) -> tuple[Augmentation, ...]:
         settings = self.settings.resolve(None)  # outside of training they may still be automatic
         basic = settings.basic_augmentation()
-        if settings.auxiliary == "none":
-            return (basic, basic)
-        if settings.auxiliary == "basic":
-            return (basic, basic, basic)
+        if settings.auxiliary in ("none", "basic"):
+            return (basic,) * (2 + self.auxiliary_views)
         policy: Augmentation = RandAugment(settings.rand_n, settings.rand_magnitude)
         if settings.auxiliary == "autoaugment":
             policy = AutoAugment(settings.policy)
-        flip = 0.5 if settings.flip else 0.0
-        return (basic, basic, AuxiliaryAugment(policy, settings.auxiliary_crop, flip))  # type: ignore[arg-type]
+        auxiliary = AuxiliaryAugment(
+            policy,
+            settings.auxiliary_crop,  # type: ignore[arg-type]
+            flip=0.5 if settings.flip else 0.0,
+            scale=(settings.auxiliary_min_crop, settings.auxiliary_max_crop),
+        )
+        return (basic, basic, *(auxiliary,) * self.auxiliary_views)
 
     def describe_views(self) -> str:
         if self.settings.auxiliary in ("none", "basic"):
             return super().describe_views()
-        return f"2 basic views + {self.settings.auxiliary}"
+        count = f"{self.auxiliary_views} × " if self.auxiliary_views > 1 else ""
+        return f"2 basic views + {count}{self.settings.auxiliary}"
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         settings = self.settings
         assert isinstance(embeddings, Tensor)
-        x, y, *rest = embeddings
-        z = rest[0] if rest else None
-        check(x, y, z, settings.temperature)
-        if kernels.enabled(x):
+        check(embeddings.unbind(), settings.temperature)
+        if kernels.enabled(embeddings):
             from aag.kernels.contrast import contrast as fused_contrast
             from aag.kernels.contrast import supports
 
-            if supports(x):
+            if supports(embeddings):
                 total, numbers = fused_contrast(
                     embeddings.flatten(0, 1),
                     len(embeddings),
                     temperature=settings.temperature,
                     keep_positive=settings.keep_positive,
+                    auxiliary_weight=settings.auxiliary_weight,
+                    one_way=settings.one_way,
                 )
                 return StepOutput(total, numbers[1 : 1 + len(self.log_names)].unbind())
-        if is_large(len(x)):
+        n = embeddings.shape[1]
+        if is_large(n, self.auxiliary_views):
             return self.large_batch_loss(embeddings)
-        s = similarities(x, y, z, temperature=settings.temperature)
-        parts = components_from_similarities(s, settings.keep_positive)
-        total = sum((part.loss.mean() for part in parts[1:]), start=parts[0].loss.mean())
+        s = similarities(*embeddings, temperature=settings.temperature, one_way=settings.one_way)
+        core, *auxiliary = components_from_similarities(s, settings.keep_positive)
+        parts = [part.loss.mean() for part in (core, *auxiliary)]
+        total = sum((settings.auxiliary_weight * part for part in parts[1:]), start=parts[0])
 
         # Figure 4: the core pair's similarities (as cosines) and the gradients on them, means over the batch.
-        n = len(x)
-        core, xy = parts[0], s.xy.detach() * settings.temperature
+        xy = s.xy.detach() * settings.temperature
         positive = xy.diagonal().mean()
         negative = (xy.sum() - positive * n) / (n * (n - 1))
-        pull = core.pull.mean()
-        log = (positive, negative, pull, -pull / (4 * (n - 1)), *(part.loss.detach().mean() for part in parts))
-        return StepOutput(total, log)
+        return StepOutput(total, (positive, negative, *self._gradients(core.pull.mean(), n), *self._log_parts(parts)))
 
     def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
-        if is_large(len(index) * world_size()):
+        if is_large(len(index) * world_size(), self.auxiliary_views):
             assert isinstance(embeddings, Tensor)
             return self.large_batch_loss(scale_gradient(embeddings), group.WORLD)
         return super().distributed_loss(embeddings, index)
@@ -142,10 +168,24 @@ class AAG(Method):
         """Compute `loss` with memory linear in n. With `processes`, embeddings [V, n, d] are the own share."""
         found = contrast(
             embeddings.unbind(),
-            ALGORITHM_1 if len(embeddings) == 3 else TWO_VIEWS,
+            algorithm_1(self.auxiliary_views, self.settings.auxiliary_weight),
             temperature=self.settings.temperature,
             keep_positive=self.settings.keep_positive,
+            one_way=self.settings.one_way,
             group=processes,
         )
-        push = -found.pull / (4 * (found.images - 1))
-        return StepOutput(found.loss, (found.positive, found.negative, found.pull, push, *found.parts))
+        gradients = self._gradients(found.pull, found.images)
+        return StepOutput(found.loss, (found.positive, found.negative, *gradients, *self._log_parts(found.parts)))
+
+    @staticmethod
+    def _gradients(pull: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        """Return the mean gradients on a positive and on each of its 4(n − 1) negatives."""
+        return pull, -pull / (4 * (n - 1))
+
+    @staticmethod
+    def _log_parts(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return L_xy and the sums of L_zx and of L_zy over the auxiliary views. parts: L_xy, L_zx, L_zy, L_zx, …"""
+        core, *auxiliary = (part.detach() for part in parts)
+        if not auxiliary:
+            return (core,)
+        return core, *(torch.stack(auxiliary[basic::2]).sum() for basic in (0, 1))

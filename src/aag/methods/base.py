@@ -33,16 +33,22 @@ class MethodSettings(Settings):
     jitter_strength: Annotated[float, Range(at_least=0, at_most=2.5)] | None = None
     """SimCLR's strength s of the colour jitter in basic views: brightness, contrast and saturation by up to 0.8 s, hue
     by 0.2 s. Default: the preset's; 0.5 in paper and simclr."""
+    grayscale: Annotated[float, Range(at_least=0, at_most=1)] | None = None
+    """Probability that a basic view is grey. Default: the preset's; 0.2 in paper and simclr."""
+    blur: Annotated[float, Range(at_least=0, at_most=1)] | None = None
+    """Probability that a basic view is blurred. Default: the preset's; 0.5 in paper, 0 in the others."""
     blur_kernel: Annotated[int, Range(at_least=1)] | None = None
     """Width of the blur's kernel in basic views, in pixels, odd. Default: 3."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, step in (("jitter_strength", "jitter"), ("blur_kernel", "blur")):
-            if getattr(self, name) is not None and not getattr(BasicAugment.preset(self.basic), step):
-                raise AAGError(f"{option(name)} has no effect with --basic {self.basic}; leave it out")
         if self.blur_kernel is not None and self.blur_kernel % 2 == 0:
             raise AAGError(f"--blur-kernel must be odd, not {self.blur_kernel}; use {self.blur_kernel + 1}")
+        augmentation = self.basic_augmentation()
+        for name, step in (("jitter_strength", "jitter"), ("blur_kernel", "blur")):
+            if getattr(self, name) is not None and not getattr(augmentation, step):
+                cause = "--blur 0" if step == "blur" and self.blur == 0 else f"--basic {self.basic}"
+                raise AAGError(f"{option(name)} has no effect with {cause}; leave it out")
 
     def resolve(self, dataset: Dataset | None) -> Self:
         """Replace automatic values by what they are on a data set; None stands for a user's own images."""
@@ -55,8 +61,9 @@ class MethodSettings(Settings):
         if self.jitter_strength is not None:
             strong = 0.8 * self.jitter_strength
             changes |= {"brightness": strong, "contrast": strong, "saturation": strong, "hue": strong / 4}
-        if self.blur_kernel is not None:
-            changes["blur_kernel"] = self.blur_kernel
+        for name, step in (("grayscale", "gray"), ("blur", "blur"), ("blur_kernel", "blur_kernel")):
+            if getattr(self, name) is not None:
+                changes[step] = getattr(self, name)
         return BasicAugment.preset(self.basic, **changes)
 
 

@@ -22,7 +22,7 @@ from aag.settings import Temperature
 
 BLOCKWISE_LOSSES: dict[Callable[..., Tensor], dict[str, Any]] = {  # arguments of `large_batch.contrast`
     losses.simclr: {"pairs": large_batch.SIMCLR, "keep_positive": True},
-    losses.gnt_xent: {"pairs": large_batch.TWO_VIEWS},
+    losses.gnt_xent: {"pairs": large_batch.algorithm_1(0)},
     losses.dcl: {"pairs": large_batch.SIMCLR},
     losses.dclw: {"pairs": large_batch.SIMCLR, "sigma": 0.5},
 }

@@ -1,0 +1,52 @@
+"""AAG's views and its loss with several auxiliary views."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from aag import AAGError, losses
+from aag.augment import AutoAugment, AuxiliaryAugment, BasicAugment
+from aag.methods.aag import AAG, AAGSettings
+from aag.settings import from_json, to_json
+
+
+def test_each_auxiliary_view_has_the_same_augmentation():
+    method = AAG(AAGSettings(auxiliary_views=3, auxiliary_min_crop=0.05, auxiliary_max_crop=0.3, blur=0.0))
+    x, y, *auxiliary = method.augmentations()
+    assert x == y == BasicAugment(blur=0.0)
+    assert auxiliary == [AuxiliaryAugment(AutoAugment("cifar10"), scale=(0.05, 0.3))] * 3
+    assert method.describe_views() == "2 basic views + 3 × autoaugment"
+    assert AAG().describe_views() == "2 basic views + autoaugment"
+    assert len(AAG(AAGSettings(auxiliary="basic", auxiliary_views=2)).augmentations()) == 4
+    assert len(AAG(AAGSettings(auxiliary="none", auxiliary_views=2)).augmentations()) == 2
+
+
+@pytest.mark.parametrize("loss", ["gnt-xent", "nt-xent"])
+def test_the_loss_is_the_core_plus_the_weighted_terms_of_each_auxiliary_view(loss):
+    views = torch.randn(5, 7, 6, dtype=torch.float64)
+    method = AAG(AAGSettings(loss=loss, auxiliary_views=3, auxiliary_weight=0.3, temperature=0.5))
+    found = method.loss(views, torch.arange(7))
+    whole = losses.gnt_xent if loss == "gnt-xent" else losses.nt_xent
+    x, y, *auxiliary = views
+    core = whole(x, y, temperature=0.5)
+    terms = [whole(x, y, z, temperature=0.5) - core for z in auxiliary]
+    torch.testing.assert_close(found.loss, core + 0.3 * sum(terms))
+    log = dict(zip(method.log_names, found.log, strict=True))
+    torch.testing.assert_close(log["loss_xy"], core)
+    torch.testing.assert_close(log["loss_zx"] + log["loss_zy"], sum(terms))
+
+
+def test_crops_in_the_wrong_order_are_refused():
+    message = "--auxiliary-min-crop 0.2 exceeds --auxiliary-max-crop 0.1; give both"
+    with pytest.raises(AAGError, match=re.escape(message)):
+        AAGSettings(auxiliary_max_crop=0.1)
+
+
+def test_later_options_are_written_only_where_they_were_changed():
+    """So that the settings of earlier records stay equal."""
+    assert not {"auxiliary_views", "one_way"} & set(to_json(AAGSettings()))
+    changed = AAGSettings(auxiliary_views=2, one_way=True)
+    assert {"auxiliary_views": 2, "one_way": True}.items() <= to_json(changed).items()
+    assert from_json(AAGSettings, json.loads(json.dumps(to_json(changed)))) == changed
