@@ -96,10 +96,10 @@ def test_every_dependency_is_pinned_by_name_version_and_hashes_alone():
 
 NONE_GIVEN = inspect.Parameter.empty
 FEATURES = dict.fromkeys(("train_features", "train_labels", "test_features", "test_labels"), NONE_GIVEN)
-VIEWS = {"x": NONE_GIVEN, "y": NONE_GIVEN, "z": None}
+VIEWS = dict.fromkeys(("x", "y", "z"), NONE_GIVEN)
 CALLS = {  # positional parameters and keyword-only ones, each with its default
-    "losses.gnt_xent": (VIEWS, {"temperature": 0.1}),
-    "losses.nt_xent": (VIEWS, {"temperature": 0.1}),
+    "losses.gnt_xent": (VIEWS, {"temperature": 0.1, "one_way": False}),
+    "losses.nt_xent": (VIEWS, {"temperature": 0.1, "one_way": False}),
     "augment.AutoAugment": ({"policy": "cifar10"}, {}),
     "augment.RandAugment": ({"n": 2, "magnitude": 10, "bins": 31}, {}),
     "augment.apply_op": ({"name": NONE_GIVEN, "images": NONE_GIVEN, "magnitude": None}, {}),

@@ -63,6 +63,7 @@ THEIRS = (
 )  # fmt: skip
 ABOUT = {  # its idea, and what the bytes of its state are
     "aag": ("two basic views and an auxiliary one; GNT-Xent, whose gradient on the positive is constant", ""),
+    "aag-nn": ("`aag`, with an image's nearest neighbour as one more auxiliary view later in training", "bank"),
     "instance": ("each image is its own class, in a memory bank of all images", "bank"),
     "isif": ("a view is told from the rest of its batch by the other view", ""),
     "simclr": ("the same, with NT-Xent, an MLP head and large batches", ""),
@@ -202,7 +203,8 @@ def _method_rows(method: str, runs: list[tuple[Result, Experiment]]) -> list[lis
     in_paper = {cell.experiment.name for cell in cells if cell.experiment and not cell.added}
     in_paper |= {each.name for part in PAPER.values() if isinstance(part, Figure) for each in part.experiments}
     others = [run for run in runs if published(run[1]) is None and run[1].replace(seed=0).name not in in_paper]
-    return rows + [_run_row(*run, NONE) for run in others]
+    rows += [_run_row(*run, NONE) for run in others]
+    return rows or [["not run yet", NONE, NONE, NONE]]
 
 
 def _run_row(result: Result, experiment: Experiment, number: str) -> list[str]:

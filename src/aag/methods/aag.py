@@ -143,7 +143,7 @@ class AAG(Method):
                     auxiliary_weight=settings.auxiliary_weight,
                     one_way=settings.one_way,
                 )
-                return StepOutput(total, numbers[1 : 1 + len(self.log_names)].unbind())
+                return StepOutput(total, numbers[1 : 8 if self.auxiliary_views else 6].unbind())
         n = embeddings.shape[1]
         if is_large(n, self.auxiliary_views):
             return self.large_batch_loss(embeddings)

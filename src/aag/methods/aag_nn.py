@@ -1,0 +1,86 @@
+"""AAG with neighbours: later in training, an image's nearest neighbour is one more auxiliary view of it.
+
+Dwibedi, Aytar, Tompson, Sermanet, Zisserman: "With a Little Help from My Friends" (2021), whose NNCLR has the idea.
+
+    aag train --data cifar10 --method aag-nn
+
+An augmentation changes an image only so far. Its nearest neighbour is another picture, most often of the same kind of
+thing: a positive that no augmentation can make. Early neighbours are wrong too often, so the term starts late. Here
+they come from a memory bank of all training images; NNCLR has a queue.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from aag.large_batch import algorithm_1, contrast
+from aag.losses import unit
+from aag.methods.aag import AAG, AAGSettings
+from aag.methods.bank import Bank
+from aag.methods.base import Embeddings, Extract, Method, MethodContext, MethodSettings, Recipe, StepOutput
+from aag.nets import Encoder
+from aag.settings import Momentum, Range
+
+
+@dataclass(frozen=True)
+class NeighbourAAGSettings(AAGSettings):
+    neighbour_weight: Annotated[float, Range(at_least=0)] = 1.0
+    """Weight of the neighbour's terms in the loss; each of an auxiliary view's has 1."""
+    neighbour_start: Annotated[float, Range(at_least=0, at_most=1)] = 0.4
+    """Fraction of the epochs after which neighbours count."""
+    bank_momentum: Momentum = 0.5
+    """Fraction of the old embedding that the memory bank keeps."""
+
+
+class NeighbourAAG(AAG):
+    name = "aag-nn"
+    settings_type = NeighbourAAGSettings
+    settings: NeighbourAAGSettings
+    recipes = {
+        "aag-nn": Recipe(
+            about="AAG with an image's nearest neighbour as one more auxiliary view, from 40 % of the epochs on",
+            expect="not run here yet",
+        )
+    }
+    weight: Tensor  # float []: 0 until neighbours count
+
+    def __init__(self, settings: MethodSettings | None = None) -> None:
+        super().__init__(settings)
+        self.log_names = (*self.log_names, "loss_neighbour")
+
+    def setup(self, context: MethodContext) -> None:
+        super().setup(context)
+        self.first_epoch = round(self.settings.neighbour_start * context.train.epochs)
+        self.bank = Bank(context.images, context.encoder.embedding_dim, self.settings.bank_momentum, context.train.seed)
+        self.register_buffer("weight", torch.zeros(()))
+
+    def before_epoch(self, epoch: int, extract: Extract) -> None:
+        self.weight.fill_(self.settings.neighbour_weight if epoch >= self.first_epoch else 0.0)
+
+    def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
+        """Return AAG's loss + weight · (L_px + L_py), with p_i the neighbour of image i in the bank: a constant."""
+        assert isinstance(embeddings, Tensor)
+        plain = super().loss(embeddings, index)
+        x, y = embeddings[:2]
+        own = unit(unit(x.detach()) + unit(y.detach()))
+        found = contrast(
+            [x, y, self.nearest(own, index).to(x.dtype)],
+            algorithm_1()[1:],
+            temperature=self.settings.temperature,
+            keep_positive=self.settings.keep_positive,
+        )
+        return StepOutput(plain.loss + self.weight * found.loss, (*plain.log, found.loss.detach()), (index, own))
+
+    # Neighbours need the embeddings of all processes, whatever the size of the batch.
+    distributed_loss = Method.distributed_loss
+
+    def nearest(self, v: Tensor, index: Tensor) -> Tensor:
+        """Return the bank's row that is nearest to each v [n, d], other than the image's own: float32 [n, d]."""
+        cosines = v.to(self.bank.rows.dtype) @ self.bank.rows.T  # [n, N]
+        return self.bank.rows[cosines.scatter(1, index[:, None], -torch.inf).argmax(dim=1)]
+
+    def after_step(self, encoder: Encoder, *carry: Tensor) -> None:
+        index, v = carry
+        self.bank.update(index, v.to(self.bank.rows.dtype))
