@@ -1,7 +1,6 @@
 """Tables of training runs, ours next to published numbers: the README's results, and the page of the methods."""
 
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,15 +8,15 @@ from typing import Any, NamedTuple
 from aag import nets
 from aag.bench.methods import kept_bytes
 from aag.data.datasets import DATASETS
-from aag.errors import AAGError
 from aag.methods import MethodContext
 from aag.pages.markdown import make_table
 from aag.paper import PAPER, Experiment, Figure, Result, Results, Table, make_experiment
 from aag.paper.cells import find_measure
 from aag.paper.plan import type_options
+from aag.paper.written import all_written, changed_options
 from aag.settings import to_json
 from aag.text import duration
-from aag.training import RunSettings, recipe_settings
+from aag.training import recipe_settings
 
 ROOT = Path(__file__).parent.parent
 NONE = "–"
@@ -74,7 +73,6 @@ ABOUT = {  # its idea, and what the bytes of its state are
     "amdim": ("feature maps of one view predict those of the other, at three scales", ""),
 }
 README_RECIPES = ("paper", "simclr")
-AUTOMATIC = ("width",)  # besides options whose value is None or auto: it follows the network
 
 
 def read_results() -> Results:
@@ -82,48 +80,6 @@ def read_results() -> Results:
     for path, why in found.damaged.items():
         print(f"warning: skipped {path.name}: {why}", file=sys.stderr)
     return found
-
-
-# --- records as one would type them -----------------------------------------------------------------------------------
-
-
-def as_written(result: Result) -> Experiment | None:
-    """Return the run of a record as the options of its nearest recipe. None: settings of another version."""
-    try:
-        settings = RunSettings.from_json(result.record["settings"])
-        found = [_from_recipe(recipe, settings) for recipe in (*settings.method_type.recipes, "demo")]
-        return min(found, key=lambda experiment: len(changed_options(experiment)))
-    except AAGError:
-        return None
-
-
-def _from_recipe(recipe: str, settings: RunSettings) -> Experiment:
-    """Leave automatic values out where they resolve to what the record has."""
-    base, wanted = recipe_settings(recipe, settings.data.source, settings.method), settings.options()
-    usual = base.options()
-    automatic = {name for name, value in usual.items() if value in (None, "auto") or name in AUTOMATIC}
-    changed = {name: value for name, value in wanted.items() if name not in automatic and value != usual[name]}
-    written = base.replace(**changed)
-    resolved = written.resolve(settings.train.precision).options()
-    rest = {name: wanted[name] for name in automatic if wanted[name] != resolved[name]}
-    return Experiment(written.replace(**rest), recipe)
-
-
-def changed_options(experiment: Experiment) -> dict[str, Any]:
-    """Return the options that differ from the recipe's, without those that a row tells anyway."""
-    settings = experiment.settings
-    base = recipe_settings(experiment.recipe, settings.data.source, settings.method).options()
-    return {
-        name: value
-        for name, value in settings.options().items()
-        if value != base[name] and name not in ("epochs", "seed")
-    }
-
-
-def _written(results: Results) -> Iterator[tuple[Result, Experiment]]:
-    for result in results.all:
-        if experiment := as_written(result):
-            yield result, experiment
 
 
 # --- the README's results ---------------------------------------------------------------------------------------------
@@ -138,7 +94,7 @@ def results_table(results: Results | None = None) -> str:
     tables = [table for name in ("table1", "table2") if isinstance(table := PAPER[name], Table)]
     cells = [cell for table in tables for cell in table.cells if cell.measure == "knn"]
     numbers = {cell.experiment.name: cell.paper for cell in cells if cell.experiment}
-    seedless = [experiment.replace(seed=0) for _, experiment in _written(results)]
+    seedless = [experiment.replace(seed=0) for _, experiment in all_written(results)]
     rows = []
     for name, experiment in {each.name: each for each in seedless}.items():
         data, network, method = (experiment.options[name] for name in ("data", "network", "method"))
@@ -173,7 +129,9 @@ def methods_table(bench: dict[str, Any] | None, results: Results | None = None) 
 
     `bench` is the methods' section of a benchmark.
     """
-    runs = [(r, experiment) for r, experiment in _written(results or read_results()) if r.options["data"] == "cifar10"]
+    runs = [
+        (r, experiment) for r, experiment in all_written(results or read_results()) if r.options["data"] == "cifar10"
+    ]
     costs = {row["method"]: row.get("view_over_plain") for row in bench["rows"]} if bench else {}
     rows = []
     for method in ABOUT:
