@@ -54,7 +54,7 @@ tables: install ## write the tables of README.md and docs/ from results/
 	$(BIN)/python tools/make_tables.py
 
 soak: install ## kill, damage and starve small runs, and compare them with undisturbed ones: about half an hour
-	$(BIN)/python tools/soak.py --json soak.json
+	PYTHONPATH=tools $(BIN)/python -m soak --json soak.json
 
 install: .venv/installed ## install the package and its tools, at the versions in constraints.txt
 

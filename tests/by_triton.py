@@ -17,7 +17,7 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def interpret(tests: Path, pattern: str) -> None:
+def interpret(tests: Path, pattern: str = "test") -> None:
     """Run a file's tests that match pytest's -k in a new process: Triton reads TRITON_INTERPRET when it is imported."""
     pytest.importorskip("triton")
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")

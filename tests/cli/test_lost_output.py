@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import subprocess
 import sys
 from typing import TextIO
 
@@ -34,6 +35,13 @@ def test_training_goes_on_without_output(npz, capsys, make, reason):
         assert main(words) == 0
     assert [row["epoch"] for row in Run("run").metrics() if row["kind"] == "epoch"] == [1]
     assert capsys.readouterr().err == f"warning: cannot print ({reason}); going on without output\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["methods"], ["recipes"], ["data"]], ids=lambda words: words[0])
+def test_lost_results_are_one_line_of_error(words):
+    with full_disk() as lost:
+        done = subprocess.run([sys.executable, "-m", "aag", *words], stdout=lost, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "error: cannot print the results: No space left on device\n")
 
 
 def test_other_streams_are_written_as_they_are(capsys):

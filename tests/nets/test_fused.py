@@ -25,7 +25,7 @@ from aag.nets.convolutions import FEW, row_grid
 from aag.nets.fused import Fused
 from aag.training.optimizers import LARS, SGD
 
-INTERPRETED = Path(__file__).with_name("interpreted_fused.py")
+INTERPRETED = sorted(Path(__file__).parent.glob("interpreted_*.py"))
 
 
 # --- supported networks ----------------------------------------------------------------------------------------------
@@ -158,9 +158,9 @@ def test_layers_are_plain_outside_even_after_an_error():
 # --- interpreted -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", ["test_network", "test_learning", "not test_network and not test_learning"])
-def test_interpreted_kernels_agree_with_plain_pytorch(part):
-    interpret(INTERPRETED, part)
+@pytest.mark.parametrize("tests", INTERPRETED, ids=lambda tests: tests.stem)
+def test_interpreted_kernels_agree_with_plain_pytorch(tests):
+    interpret(tests)
 
 
 # --- compiled for a GPU that need not be there -----------------------------------------------------------------------

@@ -1,16 +1,27 @@
 """Several processes train like one: the same losses, gradients, weights, banks and clusters."""
 
+from functools import cache
 from pathlib import Path
 
 import distributed_worker
 import pytest
 import torch
-from distributed_worker import CASES, COMPILED, FEW, Trained, run_processes
+from distributed_worker import CASES, COMPILED, EACH_METHOD, Trained, run_processes
+
+from aag.methods import methods
+
+
+def test_every_method_is_a_case():
+    assert methods().keys() <= {case["method"] for case in CASES.values()}
 
 
 @pytest.mark.parametrize(
     ("size", "cases"),
-    [(2, tuple(CASES)), (4, FEW), pytest.param(2, tuple(COMPILED), marks=pytest.mark.slow, id="compiled")],
+    [
+        (2, tuple(CASES)),
+        (4, (*EACH_METHOD, "moco, shuffled")),
+        pytest.param(2, tuple(COMPILED), marks=pytest.mark.slow, id="compiled"),
+    ],
 )
 def test_processes_train_like_one(size, cases, tmp_path):
     """One test for all cases: starting processes takes longer than training."""
@@ -18,8 +29,12 @@ def test_processes_train_like_one(size, cases, tmp_path):
     assert not any(each.code for each in ended), ended
     found = [torch.load(tmp_path / f"trained.{rank}") for rank in range(size)]
     for case in cases:
-        alone = distributed_worker.train(**(CASES | COMPILED)[case])
-        assert_trained_alike(case, alone, [Trained(**each[case]) for each in found])
+        assert_trained_alike(case, train_alone(case), [Trained(**each[case]) for each in found])
+
+
+@cache
+def train_alone(case: str) -> Trained:
+    return distributed_worker.train(**(CASES | COMPILED)[case])
 
 
 def test_kernels_normalise_over_two_processes(tmp_path):

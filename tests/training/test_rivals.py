@@ -88,7 +88,7 @@ def test_clusters_of_an_epoch_are_what_it_trains_on(photographs):
     optimizer = trainer.step.optimizer
     for momentum in optimizer.velocity.values():
         momentum.fill_(1.0)
-    trainer._before_epoch()
+    trainer.begin_epoch(0)
     assert {name for name, value in optimizer.state().items() if not value.any()} == {
         "momentum.method.classifier.weight", "momentum.method.classifier.bias",
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """The command line: one module per command, imported when it is needed. `aag --help` imports nothing heavy."""
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -41,6 +42,7 @@ COMMANDS = {  # by what a user wants to do
         "bench": "speed and memory here, compared with a DataLoader pipeline",
     },
 }
+LOST_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a full disk, or a terminal that is gone
 
 
 def usage() -> str:
@@ -71,20 +73,9 @@ def main(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be any bytes, and a terminal may know only ASCII
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        if not arguments or arguments[0] in ("-h", "--help", "help"):
-            print(usage(), end="")
-            return 0
-        if arguments[0] in ("-V", "--version"):
-            print(f"aag {__version__}")
-            return 0
-        if arguments[0] not in command_names():
-            raise unknown("command", arguments[0], command_names())
-        with handle_stops(raise_stop):
-            with _hold_signals():
-                command = import_module(f"aag.cli.{arguments[0]}")
-            code = command.run(arguments[1:])
-            sys.stdout.flush()
-            return code
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
     except AAGError as error:
         if type(error).__name__ != "ReportedByMainError":  # by name: importing the class would import torch
             print(f"error{_process()}: {error}", file=sys.stderr)
@@ -92,9 +83,15 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print("stopped", file=sys.stderr)
         return RESUMABLE if isinstance(stop, Terminated) else INTERRUPTED
-    except BrokenPipeError:  # `aag data | head`: the interpreter must not try to flush
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `aag data | head`
+        _discard_output()
         return 141
+    except OSError as error:
+        if error.filename is not None or error.errno not in LOST_OUTPUT:
+            raise
+        _discard_output()
+        print(f"error{_process()}: cannot print the results: {error.strerror}", file=sys.stderr)
+        return 2
     except MemoryError:
         return _out_of_memory("this machine")
     except Exception as error:
@@ -107,6 +104,27 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"error{_process()}: lost the connection to another process; see its message", file=sys.stderr)
             return 1
         raise
+
+
+def _run(arguments: list[str]) -> int:
+    """Run a command and return its exit code."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage(), end="")
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"aag {__version__}")
+        return 0
+    if arguments[0] not in command_names():
+        raise unknown("command", arguments[0], command_names())
+    with handle_stops(raise_stop):
+        with _hold_signals():
+            command = import_module(f"aag.cli.{arguments[0]}")
+        return command.run(arguments[1:])
+
+
+def _discard_output() -> None:
+    """Drop what is not printed yet: the interpreter would try it again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _out_of_memory(where: str) -> int:

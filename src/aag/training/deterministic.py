@@ -1,5 +1,6 @@
-"""Repeatable arithmetic on a GPU: the same seed on the same machine gives the same bits."""
+"""Repeatable arithmetic: the same seed on the same machine gives the same bits."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import torch.utils.deterministic
 
 from aag.errors import AAGError, first_line
 
+_log = logging.getLogger("aag.training")
 CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # a fixed workspace: else cuBLAS may sum in another order
 
 
@@ -44,3 +46,13 @@ def deterministic_algorithms() -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         memory.fill_uninitialized_memory = filled
         cudnn.deterministic, cudnn.benchmark = choices
+
+
+def restore_threads(threads: int) -> None:
+    """Use as many threads as a run began with: on a CPU, the order of sums depends on them. Say so if that is new."""
+    before = torch.get_num_threads()
+    if threads != before:
+        torch.set_num_threads(threads)
+        _log.warning(
+            "training with the %d threads that this run began with, not %d: its bits depend on them", threads, before
+        )

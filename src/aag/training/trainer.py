@@ -1,66 +1,37 @@
 """The training loop: epochs of steps, callbacks, checkpoints, and resuming after any stop."""
 
-import json
 import logging
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from aag import kernels, nets
-from aag.data import DATASETS, ImageSet
-from aag.distributed import (
-    any_process,
-    copy_from_main,
-    is_distributed,
-    is_main,
-    on_main,
-    raise_any,
-    rank,
-    world_size,
-)
-from aag.errors import AAGError, KernelsUnsupportedError, NotFiniteError, first_line
-from aag.evaluate import sharded
-from aag.methods import Method, MethodContext
-from aag.nets import Encoder, EncoderSpec
-from aag.nets.pretrained import load_pretrained
+from aag.data import ImageSet
+from aag.distributed import any_process, copy_from_main, is_distributed, is_main, on_main, rank, world_size
+from aag.errors import AAGError, NotFiniteError
+from aag.methods import Method
+from aag.nets import Encoder
 from aag.nets.sync_norm import average_running_statistics
 from aag.provenance import provenance
-from aag.runs import Run, differences
+from aag.runs import Run
 from aag.settings import TrainSettings
-from aag.training.batches import Batches
 from aag.training.callbacks import Callback
-from aag.training.checkpoints import Checkpoints, LoadedCheckpoint
-from aag.training.checks import check_processes, check_sizes, check_types
-from aag.training.deterministic import deterministic_algorithms
-from aag.training.encoders import freeze, load_start_weights
-from aag.training.reading import fits_on_device
+from aag.training.checkpoints import LoadedCheckpoint
+from aag.training.checks import check_types
+from aag.training.deterministic import deterministic_algorithms, restore_threads
+from aag.training.engine import Engine
 from aag.training.rollback import RETRY_FACTOR, check_history, check_state, explain
-from aag.training.runtime import Runtime, choose_precision, choose_runtime, find_device
+from aag.training.saving import RunSaver, TrainingProgress
 from aag.training.schedule import learning_rate
 from aag.training.settings import settings_of_parts
 from aag.training.statistics import mean_rows
-from aag.training.step import Step
 
 _log = logging.getLogger("aag.training")
 
 
-@dataclass
-class Progress:
-    """How far a run is; with the weights, all that resuming needs."""
-
-    epoch: int = 0  # epochs finished
-    step: int = 0  # steps finished in the current epoch
-    seconds: float = 0.0  # of training, without evaluation
-    lr_factor: float = 1.0  # of the schedule's learning rate; less after a retry
-
-
-class Trainer:
+class Trainer(Engine):
     """Trains an encoder with a method on images, all made by the caller.
 
     With a `run`, it logs, saves checkpoints and resumes from them; without one it only trains. `run_settings` is the
@@ -92,40 +63,21 @@ class Trainer:
     ) -> None:
         settings = settings or TrainSettings()
         check_types(encoder, method, images, settings, run)
-        device = find_device(str(device))
-        self.settings = settings = settings.resolve(choose_precision(device, settings.precision))
-        self.encoder, self.method, self.image_set = encoder, method, images
+        super().__init__(
+            encoder, method, images, settings, device=device, compile=compile, deterministic=deterministic,
+            images_on=images_on, load_weights=not (run and run.checkpoints()),
+        )  # fmt: skip
         self.run = run = run if is_main() else None
-        self.callbacks, self.should_stop, self.checkpoint_minutes = tuple(callbacks), should_stop, checkpoint_minutes
-        check_sizes(encoder, images, settings)
-        on_main(lambda: check_processes(encoder, method, settings))
-        # The last partial batch is dropped, and so are batches that do not fill a window.
-        self.steps_per_epoch = len(images) // (settings.batch_size * settings.accumulate) * settings.accumulate
-        self.checkpoints = Checkpoints(run, keep_checkpoints) if run else None
-        self.on_nan, self.deterministic = on_nan, deterministic and device.type == "cuda"
-        if is_main() and not (run and run.checkpoints()):  # the others get the main process's weights
-            if settings.start_from:
-                load_start_weights(encoder, settings.start_from)
-            if settings.pretrained:
-                load_pretrained(encoder, settings.pretrained)
-        freeze(encoder, settings.freeze)
-        method.settings = method.settings.resolve(DATASETS.get(images.name))
-        with torch.random.fork_rng(devices=[]):  # layers that the method makes start by the seed, too
-            torch.default_generator.manual_seed(hash((settings.seed, -1)) % 2**63)
-            method.setup(MethodContext(encoder, len(images), settings))
-        self.runtime = choose_runtime(encoder, device, settings.precision, compile, self.deterministic)
-        if is_distributed():
-            self.runtime = self.runtime.for_processes()
-        self.run_name, self.run_settings = (
-            run_name,
-            run_settings or settings_of_parts(encoder, method, images, settings),
-        )
-        self.images_on = images_on
-        self.progress = Progress()
+        self.callbacks, self.should_stop, self.on_nan = tuple(callbacks), should_stop, on_nan
+        self.run_name = run_name
+        self.run_settings = run_settings or settings_of_parts(encoder, method, images, self.settings)
+        self.saver: RunSaver | None = None
+        if run:
+            parts = self.run_settings, images, encoder
+            self.saver = RunSaver(run, *parts, keep=keep_checkpoints, minutes=checkpoint_minutes)
+        self.progress = TrainingProgress()
         self.history = torch.zeros(0)  # statistics of the current epoch, one row per step
-        self._pixels = ""  # hash of all pixels, of images that were decoded while training
-        self._loaded: LoadedCheckpoint | None = None
-        self._stack = ExitStack()
+        self._loaded: LoadedCheckpoint | None = None  # to be restored
 
     def fit(self) -> bool:
         """Train to the end, from the run's checkpoint if it has one. False: stopped on request, and saved."""
@@ -139,13 +91,6 @@ class Trainer:
                 return self._fit()
             finally:
                 self._tell("on_end")
-
-    def _open_run(self) -> None:
-        if self.run:
-            self.run.check(self.run_settings)
-            self._stack.enter_context(self.run.lock())
-            self.run.start(self.run_settings, self.run_name)
-            self._load_checkpoint()
 
     @property
     def epoch(self) -> int:
@@ -161,142 +106,55 @@ class Trainer:
         for row in rows:
             self._tell("on_log", row)
 
-    def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features [N, F] and unit embeddings [N, d] of images, in the precision of training.
+    def _note(self, text: str) -> None:
+        """Tell the user something, and log it."""
+        _log.warning(text)
+        self.log({"kind": "note", **self.position(), "text": text})
 
-        With several processes each encodes its share, so all of them must call this.
-        """
-        average_running_statistics(self.encoder, self.method)
-        return sharded.encode(self.encoder, images, self.runtime.autocast_dtype)
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Return unit embeddings [N, d] of images, as `encode` does."""
-        average_running_statistics(self.encoder, self.method)
-        return sharded.embed(self.encoder, images, self.runtime.autocast_dtype)
-
-    def prepare(self) -> None:
-        """Move everything to the device and build the step."""
-        for module in (self.encoder, self.method):
-            module.to(self.runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._place_images()
-        if self.runtime.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.runtime.device)
-        before = self.step.state() if hasattr(self, "step") else None  # of a `fit` that was stopped
-        self._build_step(self.runtime)
-        if before:
-            self.step.load_state(before)
-
-    def _place_images(self) -> None:
-        """Copy the images to the device if they fit, and if all are decoded; else they are read from the host."""
-        self.images, decoding = self.image_set.images, self.image_set.decoding
-        if self.images_on == "host" or (decoding and not decoding.is_ready(len(self.images))):
-            return
-        if self.images_on == "device" or fits_on_device(self.images, self.runtime.device):
-            self.images = self.images.to(self.runtime.device)
-
-    def close(self) -> None:
-        """Undo what `prepare` changed elsewhere: a plain runtime turns kernels off. `fit` does it itself."""
-        self._stack.close()
-
-    def _build_step(self, runtime: Runtime) -> None:
-        self.runtime = runtime
-        if runtime.is_plain:
-            self._stack.enter_context(kernels.disabled())
-        if previous := getattr(self, "step", None):
-            previous.close()
-        self.step = Step(self.encoder, self.method, self.settings, runtime)
-        self._stack.callback(self.step.close)
-        self._build_batches()
-
-    def _build_batches(self) -> None:
-        self.batches = Batches(
-            self.images,
-            self.method,
-            self.settings.batch_size,
-            self.settings.seed,
-            view_size=self.encoder.spec.image_size,
-            device=self.runtime.device,
-            decoding=self.image_set.decoding,
-        )
-        self._stack.callback(self.batches.close)
-
-    def train_step(self, epoch: int, step: int, lr: float) -> Tensor:
-        """Run step 0, 1, … of an epoch and return its statistics."""
-        place, last = step % self.settings.accumulate, self.settings.accumulate - 1
-        return self.step(self.batches.batch(epoch, step), lr, first=place == 0, last=place == last)
-
-    def warm_up(self) -> float:
-        """Compile and capture; falls back to simpler ways where that fails. Returns the seconds it took."""
-        started = time.monotonic()
-        while not self.runtime.is_plain:
-            failure = ""
-            try:
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
-                    self.step.warm_up(lambda: self.batches.first(self.progress.epoch))
-            except torch.cuda.OutOfMemoryError:
-                raise
-            except Exception as error:
-                if isinstance(error, AAGError) and not isinstance(error, KernelsUnsupportedError):
-                    raise  # a mistake in the method, which no other way of computing mends
-                failure = first_line(error)[:120]
-            (failed,) = any_process(bool(failure))
-            if not failed:
-                break
-            state = self.step.state()
-            self._build_step(self.runtime.fallback(failure or "another process failed"))
-            self.step.load_state(state)
-        return time.monotonic() - started
+    def _tell(self, event: str, *arguments: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(self, *arguments)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def _fit(self) -> bool:
-        resumed = self._resume_everywhere()
+        resumed = self._resume()
         self._tell("on_start")
-        if self.progress.epoch < self.settings.epochs:
-            if any_process(not self._wait_for_images())[0]:
-                self._raise_decoding_failure()
-                return False
-            plain = self.runtime.is_plain
-            seconds = self.warm_up()  # first: it may fall back, and the log says to what
-            if not plain:
-                self._tell("on_ready", seconds)
-            where = {**provenance(str(self.runtime.device)), "threads": torch.get_num_threads()}
-            about = {"runtime": str(self.runtime), "images": len(self.image_set)}
-            self.log({"kind": "start", **self.position(), **where, **about})
+        if self.progress.epoch < self.settings.epochs and not self._start():
+            return False
         if not resumed:
             self._tell("on_epoch")
             self._save()
-        self._saved_at = time.monotonic()
+        if self.saver:
+            self.saver.restart_clock()
         while self.progress.epoch < self.settings.epochs:
             try:
-                if any_process(self.should_stop() or not self._wait_for_images())[0] or not self._epoch():
+                if any_process(self._must_stop())[0] or not self._epoch():
                     self._save()
-                    self._raise_decoding_failure()
+                    self.raise_decoding_failure()
                     return False
                 self._tell("on_epoch")
                 if self.progress.epoch == self.settings.epochs or any_process(self._save_is_due())[0]:
                     self._save()
             except NotFiniteError as error:
                 self._roll_back(error)
-        if self.run and not nets.is_saved(self.encoder, self.run.encoder_file, self._encoder_extra()):
-            self._note(f"{self.run.encoder_file} was missing or damaged; it is written again from the checkpoint")
-            self._save_encoder()
+        if self.saver and (repaired := self.saver.repair_encoder(self.progress)):
+            self._note(repaired)
         return True
 
-    def _wait_for_images(self) -> bool:
-        """Wait until the images of the next optimizer step are decoded. False: stop requested, or decoding failed."""
-        decoding, last = self.image_set.decoding, self.progress.step + self.settings.accumulate - 1
-        if decoding is None:
-            return True
-        return not decoding.failure and decoding.wait(
-            self.batches.rows_needed(self.progress.epoch, last), self.should_stop
-        )
-
-    def _raise_decoding_failure(self) -> None:
-        """Raise in all processes if the images of one cannot be decoded."""
-        decoding = self.image_set.decoding
-        raise_any(str(decoding.failure) if decoding and decoding.failure else "")
+    def _start(self) -> bool:
+        """Compile, and log how this process computes. False: stopped before the first images were decoded."""
+        if any_process(not self._wait_for_images())[0]:
+            self.raise_decoding_failure()
+            return False
+        plain = self.runtime.is_plain
+        seconds = self.warm_up(self.progress.epoch)  # first: it may fall back, and the log says to what
+        if not plain:
+            self._tell("on_ready", seconds)
+        where = {**provenance(str(self.runtime.device)), "threads": torch.get_num_threads()}
+        about = {"runtime": str(self.runtime), "images": len(self.image_set)}
+        self.log({"kind": "start", **self.position(), **where, **about})
+        return True
 
     def _epoch(self) -> bool:
         """Train from the current step to the end of the epoch. False: a stop was requested before that."""
@@ -307,15 +165,15 @@ class Trainer:
             history[: progress.step] = self.history[: progress.step]
         self.history = history
         if not progress.step:
-            self._before_epoch()
+            started = time.monotonic()
+            self.begin_epoch(progress.epoch)
+            progress.seconds += time.monotonic() - started
         started, seconds_before, first = time.monotonic(), progress.seconds, progress.step
         shown, checked = started, progress.step
         while progress.step < steps:
             at = progress.step
-            if device.type == "cpu":  # what a network draws for itself (stochastic depth) belongs to the step
-                own = (rank(),) if rank() else ()  # processes have other images, and so other draws
-                torch.default_generator.manual_seed(hash((settings.seed, progress.epoch, at, *own)) % 2**63)
             lr = learning_rate(settings, progress.epoch * steps + at, steps) * progress.lr_factor
+            self._seed_step()
             history[at] = self.train_step(progress.epoch, at, lr)
             progress.step = at + 1
             now = time.monotonic()
@@ -326,7 +184,7 @@ class Trainer:
                 checked = check_history(history, checked, at + 1, progress.epoch)
                 self._tell("on_step", loss)
             if progress.step < steps and progress.step % settings.accumulate == 0:
-                stop, save = any_process(self.should_stop() or not self._wait_for_images(), self._save_is_due())
+                stop, save = any_process(self._must_stop(), self._save_is_due())
                 if stop or save:
                     checked = check_history(history, checked, progress.step, progress.epoch)
                     progress.seconds = seconds_before + time.monotonic() - started
@@ -346,25 +204,25 @@ class Trainer:
         self.log(*means[:-1], {**means[-1], "lr": lr, **speed})
         return True
 
-    def _before_epoch(self) -> None:
-        """The method's turn: what it does here counts as training."""
-        started = time.monotonic()
-        if self.image_set.decoding and self.progress.epoch == 1 and self.images.device != self.runtime.device:
-            self._place_images()  # now all are decoded
-            self.batches.close()
-            self._build_batches()
-        self.method.before_epoch(self.progress.epoch, lambda: self.encode(self.images))
-        copy_from_main(self.method.state_dict().values())  # clusters and neighbours must agree to the last bit
-        self.step.optimizer.reset(self.method.reinitialized_parameters())
-        self.batches.reset()
-        self.progress.seconds += time.monotonic() - started
+    def _seed_step(self) -> None:
+        """On a CPU, what a network draws for itself (stochastic depth) belongs to the step."""
+        if self.runtime.device.type == "cpu":
+            own = (rank(),) if rank() else ()  # processes have other images, and so other draws
+            at = (self.settings.seed, self.progress.epoch, self.progress.step, *own)
+            torch.default_generator.manual_seed(hash(at) % 2**63)
+
+    def _must_stop(self) -> bool:
+        return self.should_stop() or not self._wait_for_images()
+
+    def _wait_for_images(self) -> bool:
+        return self.wait_for_images(self.progress.epoch, self.progress.step, self.should_stop)
 
     def _roll_back(self, error: NotFiniteError) -> None:
         """Resume from the last checkpoint at a lower learning rate, once and with --on-nan retry; otherwise raise."""
         retry = self.on_nan == "retry" and self.progress.lr_factor == 1 and on_main(self._load_checkpoint)
         if not retry:
             on_main(lambda: self._give_up(error))
-        self._resume_everywhere()
+        self._resume()
         self.batches.reset()
         self.progress.lr_factor = RETRY_FACTOR
         reason = str(error).partition(";")[0]
@@ -379,133 +237,64 @@ class Trainer:
     def _give_up(self, error: NotFiniteError) -> None:
         raise explain(error, self.run, self.on_nan, self.progress.lr_factor) from error
 
-    def _note(self, text: str) -> None:
-        """Tell the user something, and log it."""
-        _log.warning(text)
-        self.log({"kind": "note", **self.position(), "text": text})
-
-    def _tell(self, event: str, *arguments: Any) -> None:
-        for callback in self.callbacks:
-            getattr(callback, event)(self, *arguments)
-
-    # --- checkpoints --------------------------------------------------------------------------------------------------
+    # --- saving and resuming ------------------------------------------------------------------------------------------
 
     def _save_is_due(self) -> bool:
-        return self.run is not None and time.monotonic() - self._saved_at > 60 * self.checkpoint_minutes
+        return self.saver is not None and self.saver.is_due()
 
     def _save(self) -> None:
         """Write the encoder and the checkpoint. With several processes, all must call it."""
         average_running_statistics(self.encoder, self.method)
         tensors = self.step.state()
         check_state(tensors.values())
-        if self.run is None:
-            return
-        self._check_pixels(self.image_set.decoding.digest if self.image_set.decoding else "")
-        if self.progress.step:
-            tensors["history"] = self.history[: self.progress.step]
-        state = {
-            "settings": self.run_settings,
-            "images": self.image_set.fingerprint(),
-            "pixels": self._pixels,
-            "spec": self.encoder.spec.to_json(),
-            "threads": torch.get_num_threads(),
-            "processes": world_size(),
-            **vars(self.progress),
-        }
-        self._save_encoder()  # first: no checkpoint of a finished run may stand next to an older encoder
-        assert self.checkpoints is not None
-        self.checkpoints.save(tensors, state)
-        self._saved_at = time.monotonic()
+        if self.saver:
+            self.saver.save(tensors, self.history, self.progress)
 
-    def _check_pixels(self, found: str) -> None:
-        """Raise if images that were decoded while training are not those of the checkpoint that was resumed."""
-        if found and self._pixels and found != self._pixels:
-            raise self._other_images_error()
-        self._pixels = found or self._pixels
-
-    def _other_images_error(self) -> AAGError:
-        assert self.run is not None
-        return AAGError(
-            f"the images of {self.image_set.name} are not those that {self.run.folder} was trained on; "
-            "choose another --out"
-        )
-
-    def _save_encoder(self) -> None:
-        assert self.run is not None
-        nets.save(self.encoder, self.run.encoder_file, self._encoder_extra())
-
-    def _encoder_extra(self) -> dict[str, str]:
-        """What the encoder's file says about the run, so that it cannot be taken for another's."""
-        extra = {"epoch": str(self.progress.epoch), "settings": json.dumps(self.run_settings, sort_keys=True)}
-        return extra if self.progress.lr_factor == 1 else {**extra, "lr_factor": str(self.progress.lr_factor)}
+    def _open_run(self) -> None:
+        if self.run:
+            self.run.check(self.run_settings)
+            self._stack.enter_context(self.run.lock())
+            self.run.start(self.run_settings, self.run_name)
+            self._load_checkpoint()
 
     def _load_checkpoint(self) -> bool:
         """Read the run's checkpoint, if it has one, and use its number of threads."""
-        self._loaded = found = self.checkpoints.load() if self.checkpoints else None
+        self._loaded = found = self.saver.load() if self.saver else None
         if found and self.runtime.device.type == "cpu" and found.state["processes"] == world_size():
-            # The order of sums, and so the last bits, depends on the threads and on the processes.
-            threads, before = found.state["threads"], torch.get_num_threads()
-            if threads != before:
-                torch.set_num_threads(threads)
-                _log.warning(
-                    "training with the %d threads that this run began with, not %d: its bits depend on them",
-                    threads, before,
-                )  # fmt: skip
+            restore_threads(found.state["threads"])  # with other processes, the bits differ anyway
         return found is not None
 
-    def _resume_everywhere(self) -> bool:
-        """Resume in the main process and copy its state to the others."""
-        if not is_distributed():
-            return self._resume()
+    def _resume(self) -> bool:
+        """Restore the checkpoint in the main process and copy its state to the others. False: there is none."""
         resumed, self.progress, history, threads = on_main(
-            lambda: (self._resume(), self.progress, self.history.cpu(), torch.get_num_threads())
+            lambda: (self._restore(), self.progress, self.history.cpu(), torch.get_num_threads())
         )
         self.history = history.to(self.runtime.device)
-        if self.runtime.device.type == "cpu":
-            torch.set_num_threads(threads)
-        state = self.step.state()
-        copy_from_main(state.values())
-        self.step.load_state(state)  # also into the kernels' copies
+        if is_distributed():
+            if self.runtime.device.type == "cpu":
+                torch.set_num_threads(threads)
+            state = self.step.state()
+            copy_from_main(state.values())
+            self.step.load_state(state)  # also into the kernels' copies
         return resumed
 
-    def _resume(self) -> bool:
-        """Restore the run's checkpoint. False: there is none."""
-        run, found = self.run, self._loaded
-        self._loaded = None
-        if run is None:
+    def _restore(self) -> bool:
+        """Return to the checkpoint that was read; what was logged after it is dropped, and will be logged again."""
+        found, self._loaded = self._loaded, None
+        if self.saver is None:
             return self.position()["step"] > 0
         if found is None:
-            if any(row["kind"] == "epoch" for row in run.metrics()):
-                raise AAGError(
-                    f"{run.folder} has metrics but no checkpoint to resume from; "
-                    "choose another --out, or delete the folder to start again"
-                )
-            run.filter_metrics(lambda row: False)
+            self.saver.clear_metrics()
             return False
-        other = set(differences(found.state["settings"], self.run_settings)) - {"epochs"}  # `Run.check` has judged it
-        if other:
-            raise AAGError(
-                f"{run.checkpoint} is of a run with another {', '.join(sorted(other))}; choose another --out"
-            )
-        if found.state["images"] != self.image_set.fingerprint():
-            raise self._other_images_error()
-        self._check_pixels(found.state.get("pixels", ""))
-        if EncoderSpec.from_json(found.state["spec"]) != self.encoder.spec:
-            raise AAGError(f"{run.checkpoint} belongs to another network; choose another --out")
-        self._restore(found)
-        if found.warning:
-            self._note(found.warning)
-        return True
-
-    def _restore(self, found: LoadedCheckpoint) -> None:
-        """Return to a checkpoint; what was logged after it is dropped, and will be logged again."""
         tensors, state = dict(found.tensors), found.state
         history = tensors.pop("history", torch.zeros(0, len(self.step.names)))
         if state["step"] >= self.steps_per_epoch or history.shape != (state["step"], len(self.step.names)):
             raise AAGError("the checkpoint's position does not fit this run; choose another --out")
-        self.history = history.to(self.runtime.device)
+        self.history = history
         self.step.load_state(tensors)
-        self.progress = Progress(**{name: state[name] for name in vars(self.progress)})
+        self.progress = TrainingProgress(**{name: state[name] for name in vars(self.progress)})
         reached = self.position()["step"]
-        if self.run:
-            self.run.filter_metrics(lambda row: row["step"] <= reached)
+        self.saver.run.filter_metrics(lambda row: row["step"] <= reached)
+        if found.warning:
+            self._note(found.warning)
+        return True
