@@ -96,6 +96,12 @@ class TrainSettings(Settings):
     pretrained: str | None = None
     """Weights of a timm network to start from: timm (those it publishes), a weight file (.safetensors, .pth, .bin) or
     hf-hub:OWNER/NAME. A network name with a tag, as in resnet18.a1_in1k, means timm."""
+    zero_init_residual: Annotated[bool, AddedLater] = False
+    """Start each residual block as the identity: the scale of its last batch norm is 0 (our ResNets)."""
+    low_res_size: Annotated[int, Range(at_least=8)] | None = None
+    """Side of the views in the first epochs, in pixels, below --image-size: a view takes less time."""
+    low_res_until: Annotated[float, Range(above=0, below=1), AddedLater] = 0.5
+    """Fraction of the epochs that have views of --low-res-size."""
     seed: Seed = 0
     """Seed of the weights, the order of the images and all augmentations."""
     precision: Precision = "auto"
@@ -105,6 +111,8 @@ class TrainSettings(Settings):
         super().__post_init__()
         if self.pretrained and self.start_from:
             raise AAGError("--pretrained and --from both give the weights to start from; leave one out")
+        if self.zero_init_residual and (self.pretrained or self.start_from):
+            raise AAGError("--zero-init-residual would change the weights to start from; leave it out")
         self._check_decay()
         if self.epochs % self.rounds:
             nearest = self.rounds * max(1, round(self.epochs / self.rounds))
@@ -139,6 +147,11 @@ class TrainSettings(Settings):
     @property
     def round_epochs(self) -> int:
         return self.epochs // self.rounds
+
+    @property
+    def low_res_epochs(self) -> int:
+        """The number of epochs, from the first, that have smaller views."""
+        return round(self.low_res_until * self.epochs) if self.low_res_size else 0
 
     def resolve(self, precision: Precision = "auto") -> Self:
         """Replace automatic values; `precision` is what the device runs where none is chosen."""

@@ -39,7 +39,11 @@ def small_encoder(network: str, **settings: Any) -> Encoder:
 @pytest.mark.parametrize(
     "network", ["resnet18", "resnet50", "alexnet", "alexnet-ip", "resnet18-edges", "resnet18+sobel"]
 )
-@pytest.mark.parametrize("settings", [{}, {"head": "none"}, {"head": "mlp"}, {"bn_group_size": 4}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"head": "none"}, {"head": "mlp"}, {"head": "mlp", "head_width": 96}, {"bn_group_size": 4}],
+    ids=str,
+)
 def test_kernels_support_our_networks(network, settings):
     assert unsupported_reason(small_encoder(network, **settings)) == ""
     assert unsupported_reason(small_encoder(network, **settings).requires_grad_(False).eval()) == ""

@@ -77,6 +77,14 @@ def test_head_by_name(head, layers):
     assert encoder(torch.rand(2, 3, 16, 16))[1].shape == (2, 16)
 
 
+def test_width_of_the_mlp_head():
+    encoder = build(EncoderSpec("resnet18", width=8, embedding=16, head="mlp", head_width=40))
+    shapes = [tuple(part.weight.shape) for part in encoder.head if isinstance(part, torch.nn.Linear)]
+    assert shapes == [(40, 64), (16, 40)]
+    with pytest.raises(AAGError, match=r"--head-width has no effect with --head linear"):
+        build(EncoderSpec("resnet18", head="linear", head_width=40))
+
+
 def test_last_batch_norm_of_the_mlp_cannot_shift():
     z = build(EncoderSpec("resnet18", width=8, head="mlp"))(torch.rand(8, 3, 16, 16))[1]
     torch.testing.assert_close(z.mean(0), torch.zeros(128), atol=1e-5, rtol=0)

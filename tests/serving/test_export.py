@@ -29,7 +29,7 @@ OWN = [
 ]  # fmt: skip
 TIMM = [
     EncoderSpec("test_vit", image_size=64),
-    EncoderSpec("test_convnext.r160_in1k", image_size=64, resize_size=72, head="mlp"),
+    EncoderSpec("test_convnext.r160_in1k", image_size=64, resize_size=72, head="mlp", head_width=40),
     EncoderSpec("timm/test_efficientnet", head="none", image_size=64, mean=(0.5,), std=(0.2,)),
 ]  # fmt: skip
 

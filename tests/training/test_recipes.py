@@ -118,7 +118,7 @@ OTHER = {  # a second value for every option that makes another run
     "start_from": "runs/x", "pretrained": "timm", "resize_size": 40, "labels": "none", "holdout": 0.2,
     "min_crop": 0.08, "jitter_strength": 1.0, "blur_kernel": 5, "start_early": True, "grayscale": 0.1,
     "blur": 0.0, "auxiliary_views": 2, "auxiliary_weight": 0.5, "auxiliary_min_crop": 0.05, "auxiliary_max_crop": 0.3,
-    "one_way": True,
+    "one_way": True, "head_width": 40, "zero_init_residual": True, "low_res_size": 24, "low_res_until": 0.3,
 }  # fmt: skip
 OPTIONS = [name for name in BASE.options() if name != "method"]
 
@@ -134,6 +134,7 @@ def test_the_plain_name_is_data_network_recipe_and_seed():
 def test_each_option_gives_another_name():
     assert set(OTHER) == set(OPTIONS)  # a new option must be added to OTHER
     needed = {"resize_size": {"image_size": 36}, "depth": {"network": "amdim"}, "start_early": {"labels": "none"}}
+    needed["head_width"] = {"head": "mlp"}
     names = [run_name(BASE.replace(**{name: value}, **needed.get(name, {}))) for name, value in OTHER.items()]
     assert len({run_name(BASE), *names}) == len(names) + 1
 

@@ -23,7 +23,7 @@ from aag.data.encoded import ImageFiles, Part
 from aag.distributed import ReportedByMainError
 from aag.errors import AAGError
 from aag.runs import Run
-from aag.settings import from_json
+from aag.settings import from_json, to_json
 from aag.training import Callback, DataSettings, batches, checkpoint
 from aag.training.reading import HostReader
 
@@ -325,10 +325,10 @@ def test_what_cannot_start_early_is_refused(photos, monkeypatch, source, changes
 
 
 def test_settings_without_the_option_stay_as_they_were():
-    assert "start_early" not in DataSettings().to_json()
+    assert "start_early" not in to_json(DataSettings())
     assert from_json(DataSettings, {"source": "photos"}) == DataSettings("photos")
     chosen = DataSettings("photos", labels="none", start_early=True)
-    assert from_json(DataSettings, chosen.to_json()) == chosen
+    assert from_json(DataSettings, to_json(chosen)) == chosen
 
 
 def test_arrays_are_refused():

@@ -40,7 +40,7 @@ class Encoder(nn.Module):
         self.extra: dict[str, str] = {}  # further metadata of the file it was loaded from
         built = build_backbone(spec) if backbone is None else wrap_backbone(backbone, spec)
         self.backbone, self.feature_dim, self.fixed_size = built
-        self.head, self.embedding_dim = build_head(spec.head, self.feature_dim, spec.embedding)
+        self.head, self.embedding_dim = build_head(spec.head, self.feature_dim, spec.embedding, spec.head_width)
         if spec.bn_group_size:
             use_ghost_batch_norm(self, spec.bn_group_size)
         self.register_buffer("mean", torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)

@@ -5,19 +5,21 @@ from torch import nn
 from aag.nets.layers import Linear, ScaleBatchNorm1d
 
 
-def build_head(name: str, features: int, embedding: int) -> tuple[nn.Module, int]:
-    """Build the head linear, mlp or none, and return it with the size of its output."""
+def build_head(name: str, features: int, embedding: int, width: int | None = None) -> tuple[nn.Module, int]:
+    """Build the head linear, mlp (with `width` hidden units) or none, and return it with the size of its output."""
     if name == "none":
         return nn.Identity(), features
-    return (mlp_head if name == "mlp" else Linear)(features, embedding), embedding
+    if name == "mlp":
+        return mlp_head(features, width or features, embedding), embedding
+    return Linear(features, embedding), embedding
 
 
-def mlp_head(features: int, embedding: int) -> nn.Module:
+def mlp_head(features: int, width: int, embedding: int) -> nn.Module:
     """SimCLR's projection head (v1). The batch norms would cancel a bias of the layers before them."""
     return nn.Sequential(
-        Linear(features, features, bias=False),
-        nn.BatchNorm1d(features),
+        Linear(features, width, bias=False),
+        nn.BatchNorm1d(width),
         nn.ReLU(inplace=True),
-        Linear(features, embedding, bias=False),
+        Linear(width, embedding, bias=False),
         ScaleBatchNorm1d(embedding),
     )

@@ -31,6 +31,8 @@ class NetworkSettings:
     auto: mlp on resnet50, linear on other networks."""
     embedding: Annotated[int, Range(at_least=1)] = 128
     """Dimensions of the embedding, which the loss compares. With --head none it has the features' dimensions."""
+    head_width: Annotated[Annotated[int, Range(at_least=1)] | None, AddedLater] = field(default=None, kw_only=True)
+    """Hidden units of the head mlp. Default: as many as features."""
     bn_group_size: Annotated[int, Range(at_least=0)] = 0
     """Images per group in ghost batch norm: in training, each group has its own statistics. 0: the whole batch."""
 
@@ -46,6 +48,8 @@ class NetworkSettings:
         head = self.head
         if head == "auto":
             head = "mlp" if self.base_network == "resnet50" else "linear"
+        if self.head_width and head != "mlp":
+            raise AAGError(f"--head-width has no effect with --head {head}; leave it out, or use --head mlp")
         name = self.base_network.removesuffix(SOBEL)
         width, depth = (
             (self.width or 64) if name in WITH_WIDTH else None,

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from aag.augment import Augmentation
 from aag.data.early import Decoding
 from aag.distributed import rank, world_size
 from aag.kernels import in_dry_run
@@ -20,6 +21,13 @@ class Batch(NamedTuple):
 
     views: Tensor  # uint8 [V, n, 3, H, W]
     indices: Tensor  # int64 [n]: the images' positions in their set
+
+
+def sized_augmentations(method: Method, images: Tensor, view_size: int | None) -> tuple[Augmentation, ...]:
+    """Return a method's augmentations for views of `view_size` pixels a side; None: of the images' size."""
+    if view_size in (None, images.shape[2]):
+        return method.augmentations()
+    return tuple(augmentation.at_size(view_size) for augmentation in method.augmentations())
 
 
 class Batches:
@@ -49,9 +57,7 @@ class Batches:
         self.decoding = decoding
         self.images, self.method, self.seed = images, method, seed
         self.batch_size, self.share_size = batch_size, batch_size // world_size()
-        self.augmentations = method.augmentations()
-        if view_size not in (None, images.shape[2]):
-            self.augmentations = tuple(augmentation.at_size(view_size) for augmentation in self.augmentations)
+        self.augmentations = sized_augmentations(method, images, view_size)
         self.device = images.device if device is None else device
         self._reader = None if images.device == self.device else HostReader(images, self.device)
         # On a CPU, what the caches hold: 512 images of 32×32, or 128 for each of many cores.

@@ -11,6 +11,7 @@ from aag.errors import NotFiniteError
 from aag.evaluate.health import health
 from aag.evaluate.sharded import knn_accuracy
 from aag.files import write_bytes
+from aag.training.batches import sized_augmentations
 
 if TYPE_CHECKING:
     from aag.training.trainer import Trainer
@@ -102,7 +103,8 @@ class Health(Callback):
 
         decoding = trainer.image_set.decoding
         images = trainer.images if decoding is None else trainer.images[: decoding.block]
-        found = health(encode, images, trainer.batches.augmentations[0], trainer.runtime.device)
+        first, *_ = sized_augmentations(trainer.method, images, trainer.encoder.spec.image_size)
+        found = health(encode, images, first, trainer.runtime.device)
         seconds = round(time.monotonic() - started, 3)
         trainer.log({"kind": "health", **trainer.position(), **asdict(found), "evaluation_seconds": seconds})
 

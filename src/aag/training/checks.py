@@ -27,6 +27,13 @@ def check_sizes(encoder: Encoder, images: ImageSet, settings: TrainSettings) -> 
     if encoder.spec.source_size != images.image_size:
         size, own = encoder.spec.source_size, images.image_size
         raise AAGError(f"the encoder is built for images of {size}×{size}; those of {images.name} are {own}×{own}")
+    if settings.low_res_size:
+        if settings.low_res_size >= encoder.spec.image_size:
+            raise AAGError(
+                f"--low-res-size {settings.low_res_size} is not below the image size of {encoder.spec.image_size}"
+            )
+        if encoder.fixed_size:
+            raise AAGError(f"{encoder.spec.network} takes images of one size only; leave out --low-res-size")
     window = settings.accumulate
     if settings.batch_size * window > len(images):
         times = f" times --accumulate {window}" if window > 1 else ""

@@ -10,6 +10,7 @@ from aag.data import DATASETS, ImageSet
 from aag.errors import AAGError
 from aag.nets import Encoder, EncoderSpec
 from aag.nets.pretrained import Normalisation, pretrained_normalisation
+from aag.nets.resnet import Block
 from aag.settings import to_json
 from aag.training.settings import RunSettings
 
@@ -50,6 +51,18 @@ def load_start_weights(encoder: Encoder, path: str) -> None:
         ) from error
     with contextlib.suppress(RuntimeError):
         encoder.head.load_state_dict(other.head.state_dict())
+
+
+def zero_init_residual(encoder: Encoder) -> None:
+    """Set the scale of each residual block's last batch norm to 0: the block starts as the identity (its shortcut).
+
+    Goyal et al.: "Accurate, Large Minibatch SGD" (2017), section 5.1.
+    """
+    blocks = [part for part in encoder.modules() if isinstance(part, Block)]
+    if not blocks:
+        raise AAGError(f"--zero-init-residual is for our resnet18 and resnet50, not for {encoder.spec.network}")
+    for block in blocks:
+        nn.init.zeros_(block.residual[-1].norm.weight)  # type: ignore[union-attr, arg-type]
 
 
 def freeze(encoder: Encoder, prefixes: Iterable[str]) -> None:

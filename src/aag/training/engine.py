@@ -20,7 +20,7 @@ from aag.nets.sync_norm import average_running_statistics
 from aag.settings import TrainSettings
 from aag.training.batches import Batches
 from aag.training.checks import check_processes, check_sizes
-from aag.training.encoders import freeze, load_start_weights
+from aag.training.encoders import freeze, load_start_weights, zero_init_residual
 from aag.training.reading import fits_on_device
 from aag.training.runtime import Runtime, choose_precision, choose_runtime, find_device
 from aag.training.step import Step
@@ -60,6 +60,8 @@ class Engine:
                 load_start_weights(encoder, settings.start_from)
             if settings.pretrained:
                 load_pretrained(encoder, settings.pretrained)
+            if settings.zero_init_residual:
+                zero_init_residual(encoder)
         freeze(encoder, settings.freeze)
         method.settings = method.settings.resolve(DATASETS.get(images.name))
         with torch.random.fork_rng(devices=[]):  # layers that the method makes start by the seed, too
@@ -68,6 +70,7 @@ class Engine:
         self.runtime = choose_runtime(encoder, device, settings.precision, compile, self.deterministic)
         if is_distributed():
             self.runtime = self.runtime.for_processes()
+        self.view_size = encoder.spec.image_size  # of the views that the step is built for
         self._stack = ExitStack()
 
     # --- preparing ----------------------------------------------------------------------------------------------------
@@ -80,10 +83,15 @@ class Engine:
         if self.runtime.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.runtime.device)
         self._build_step(self.runtime)
+        self._stack.callback(lambda: self.step.close())  # the last one: each closes the one before it
+        self._stack.callback(lambda: self.batches.close())
 
     def warm_up(self, epoch: int = 0) -> float:
-        """Compile and capture; falls back to simpler ways where that fails. Returns the seconds it took."""
+        """Compile and capture the step of an epoch; fall back to simpler ways where that fails. Return the seconds."""
         started = time.monotonic()
+        if self._view_size(epoch) != self.view_size:
+            self.view_size = self._view_size(epoch)
+            self._build_step(self.runtime)
         while not self.runtime.is_plain:
             failure = ""
             try:
@@ -117,20 +125,25 @@ class Engine:
         self.step = Step(self.encoder, self.method, self.settings, runtime)
         if previous:
             self.step.load_state(previous.state())
-        self._stack.callback(self.step.close)
         self._build_batches()
 
     def _build_batches(self) -> None:
+        if hasattr(self, "batches"):
+            self.batches.close()
         self.batches = Batches(
             self.images,
             self.method,
             self.settings.batch_size,
             self.settings.seed,
-            view_size=self.encoder.spec.image_size,
+            view_size=self.view_size,
             device=self.runtime.device,
             decoding=self.image_set.decoding,
         )
-        self._stack.callback(self.batches.close)
+
+    def _view_size(self, epoch: int) -> int:
+        """Return the side of an epoch's views, in pixels."""
+        low = epoch < self.settings.low_res_epochs and self.settings.low_res_size
+        return low or self.encoder.spec.image_size
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -138,8 +151,9 @@ class Engine:
         """Let the method prepare an epoch, such as by clustering. Call it before the epoch's first step."""
         if self.image_set.decoding and epoch == 1 and self.images.device != self.runtime.device:
             self._place_images()  # now all are decoded
-            self.batches.close()
             self._build_batches()
+        if self._view_size(epoch) != self.view_size:
+            self.warm_up(epoch)
         self.method.before_epoch(epoch, lambda: self.encode(self.images))
         copy_from_main(self.method.state_dict().values())  # clusters and neighbours must agree to the last bit
         self.step.optimizer.reset(self.method.reinitialized_parameters())

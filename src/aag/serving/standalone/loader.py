@@ -34,7 +34,7 @@ class Encoder(nn.Module):
         self.backbone = Pair(build_backbone(spec), build_backbone(spec))  # only: pair
         self.head = nn.Identity()  # only: none
         self.head = nn.Linear(feature_dim, spec["embedding"])  # only: linear
-        self.head = build_head(feature_dim, spec["embedding"])  # only: mlp
+        self.head = build_head(feature_dim, spec.get("head_width", feature_dim), spec["embedding"])  # only: mlp
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         x = images / 255 if images.dtype == torch.uint8 else images

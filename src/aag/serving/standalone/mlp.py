@@ -3,14 +3,14 @@
 from torch import nn
 
 
-def build_head(features: int, embedding: int) -> nn.Module:
+def build_head(features: int, width: int, embedding: int) -> nn.Module:
     """Return SimCLR's projection head; its last batch norm has no shift."""
     last = nn.BatchNorm1d(embedding)
     last.register_parameter("bias", None)
     return nn.Sequential(
-        nn.Linear(features, features, bias=False),
-        nn.BatchNorm1d(features),
+        nn.Linear(features, width, bias=False),
+        nn.BatchNorm1d(width),
         nn.ReLU(),
-        nn.Linear(features, embedding, bias=False),
+        nn.Linear(width, embedding, bias=False),
         last,
     )
