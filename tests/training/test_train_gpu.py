@@ -60,6 +60,27 @@ def test_kernels_clip_accumulate_and_freeze_as_plain_steps_do(tiny, changes):
     assert tiny.train("resumed", compile="on", **options).complete
 
 
+def test_the_size_of_the_views_changes_the_graph(tiny):
+    options = {"device": "cuda", "width": 16, "precision": "fp32", "lr": 1e-6, "low_res_size": 16}
+    plain, graph = (tiny.train(mode, compile=mode, **options) for mode in ("off", "on"))
+    assert "CUDA graph" in graph.run.metrics()[0]["runtime"]
+    assert losses(graph) == pytest.approx(losses(plain), rel=1e-2)
+    assert not tiny.train("resumed", compile="on", should_stop=stop_after(8), **options).complete
+    assert tiny.train("resumed", compile="on", **options).complete
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"auxiliary_views": 3, "one_way": True}, {"method": "aag-nn"}, {"zero_init_residual": True}, {"head": "mlp"}],
+    ids=str,
+)
+def test_what_goes_beyond_the_paper_trains_by_kernels(tiny, changes):
+    options = {"device": "cuda", "width": 16, "precision": "fp32", "lr": 1e-6, **changes}
+    plain, graph = (tiny.train(mode, compile=mode, **options) for mode in ("off", "on"))
+    assert "Triton kernels" in graph.run.metrics()[0]["runtime"]
+    assert losses(graph) == pytest.approx(losses(plain), rel=1e-2)
+
+
 @pytest.mark.parametrize("compile", ["on", "off"])
 def test_images_read_ahead_from_the_host_train_as_those_on_the_gpu(tiny, compile):
     """96 images of 32 px in views of 28 px, in chunks of more than one batch."""
