@@ -96,6 +96,20 @@ def test_dedupe_lists_groups_and_deletes_nothing(model, photos):
     assert "no near-duplicates among 19 images" in alone.words
 
 
+def test_dedupe_warns_if_it_cannot_compare_the_pixels(model, photos, monkeypatch):
+    aag_("embed", model, photos, "-o", "out.csv", "--device", "cpu")
+    ran = aag_("dedupe", model, "out.csv", "--threshold", "1", "--device", "cpu")
+    assert "warning: 2 of the 2 listed images cannot be opened in the current folder" in ran.err
+    assert "warning" not in aag_("dedupe", model, photos, "--threshold", "1", "--device", "cpu").err
+    # The paths of a CSV start in the current folder.
+    table = os.path.abspath("out.csv")
+    monkeypatch.chdir(photos)
+    options = ("--sheet", "none", "--out", f"{table}.duplicates", "--device", "cpu")
+    ran = aag_("dedupe", model, table, "--threshold", "0.1", *options)
+    assert "1 group; 1 of 40 images can be removed" in ran.words
+    assert ran.err == ""
+
+
 def test_dedupe_keeps_different_pictures_at_any_threshold(model, photos):
     """An untrained encoder finds all photographs similar: pixels decide."""
     rows = json.loads(aag_("dedupe", model, photos, "--threshold", "0.1", "--json", "--device", "cpu").out)
