@@ -81,6 +81,13 @@ def test_search_prints_a_table_and_draws_a_sheet(model, photos):
     assert aag_("search", model, "sample", photos / "cats" / "00 'ü'.png", "--sheet", "none").code == 0
 
 
+def test_search_prints_a_table_per_query(model, photos):
+    queries = [photos / "cats" / f"{name} 'ü'.png" for name in ("00", "02")]
+    lines = aag_("search", model, photos, *queries, "--k", "2", "--device", "cpu").out.splitlines()
+    assert [line for line in lines if line.startswith("/")] == list(map(str, queries))
+    assert sum("rank" in line for line in lines) == 2
+
+
 def test_dedupe_lists_groups_and_deletes_nothing(model, photos):
     before = sorted(photos.rglob("*"))
     ran = aag_("dedupe", model, photos, "--threshold", "1", "--device", "cpu")
