@@ -107,6 +107,7 @@ class Trainer:
             if settings.start_from:
                 load_start_weights(encoder, settings.start_from)
             if settings.pretrained:
+                _log.info("weights  loading %s of %s", settings.pretrained, encoder.spec.network)
                 load_pretrained(encoder, settings.pretrained)
         freeze(encoder, settings.freeze)
         method.settings = method.settings.resolve(DATASETS.get(images.name))
