@@ -2,7 +2,7 @@
 
 import pytest
 
-from aag.text import duration, join_or, pluralize, printable, readable_bytes, rough_duration
+from aag.text import column_texts, duration, join_or, pluralize, printable, readable_bytes, rough_duration
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
@@ -45,3 +45,17 @@ def test_printable_keeps_scripts_and_replaces_what_a_terminal_obeys():
     for name in ("a\u3000b 写真", "می\u200cخواهم", "👩\u200d🚀", "café"):
         assert printable(name) == name
     assert printable("\x1b[31mred\n\u202e\udcff\x9b") == "?[31mred????"
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([43.90243, None], ["43.90", "–"]),  # a trailing zero is a digit, too
+        ([0.1, 0.12], ["0.10", "0.12"]),
+        ([1.0, 100.0], ["1", "100"]),
+        ([1.2e-7, 0.03], ["1.2e-07", "0.03"]),
+        ([3, "a", 0.5], ["3", "a", "0.5"]),
+    ],
+)
+def test_a_column_has_one_number_of_decimals(values, told):
+    assert column_texts(values) == told

@@ -1,7 +1,7 @@
 """Counts, sizes and times in words, and text that is safe to print."""
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def pluralize(count: int, what: str) -> str:
@@ -27,6 +27,20 @@ def readable_value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def column_texts(values: Sequence[object]) -> list[str]:
+    """Return the values of a column as text: floats with four digits, all with the same number of decimals."""
+    floats = [value for value in values if isinstance(value, float)]
+    has_exponent = any("e" in f"{value:.4g}" for value in floats)
+    form = ".4g" if has_exponent else f".{max(map(_decimals, floats), default=0)}f"
+    return ["–" if value is None else format(value, form) if isinstance(value, float) else printable(str(value))
+            for value in values]  # fmt: skip
+
+
+def _decimals(value: float) -> int:
+    """Return the decimals of a value with four digits: 2 for 43.902 and 1 for 0.1."""
+    return min(len(text.partition(".")[2]) for text in (f"{value:#.4g}", f"{value:.10g}"))
 
 
 def readable_bytes(count: float) -> str:

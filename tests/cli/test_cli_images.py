@@ -65,3 +65,16 @@ def test_decoded_folders_are_listed_and_cleared(albums):
     assert "albums-32-" in listed
     assert "deleted" in aag_("data", "clear").out
     assert "Decoded folders" not in aag_("data").out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--network", "resnt34"), "unknown network 'resnt34'"),
+        (("--network", "timm/resnet18", "--pretrained", "none.pth"), "none.pth: no such file"),
+        (("--pretrained", "timm"), "--pretrained timm does not fit resnet18"),
+        (("--from", "nowhere"), "nowhere"),
+    ],
+)
+def test_a_network_that_cannot_be_built_is_told_before_decoding(albums, words, told):
+    assert told in refused("train", "--data", albums, "--out", "run", "--epochs", 1, "--device", "cpu", *words)

@@ -81,6 +81,13 @@ def test_search_prints_a_table_and_draws_a_sheet(model, photos):
     assert aag_("search", model, "sample", photos / "cats" / "00 'ü'.png", "--sheet", "none").code == 0
 
 
+def test_search_prints_a_table_per_query(model, photos):
+    queries = [photos / "cats" / f"{name} 'ü'.png" for name in ("00", "02")]
+    lines = aag_("search", model, photos, *queries, "--k", "2", "--device", "cpu").out.splitlines()
+    assert [line for line in lines if line.startswith("/")] == list(map(str, queries))
+    assert sum("rank" in line for line in lines) == 2
+
+
 def test_dedupe_lists_groups_and_deletes_nothing(model, photos):
     before = sorted(photos.rglob("*"))
     ran = aag_("dedupe", model, photos, "--threshold", "1", "--device", "cpu")
@@ -94,6 +101,20 @@ def test_dedupe_lists_groups_and_deletes_nothing(model, photos):
     assert first["keep"] is True
     alone = aag_("dedupe", model, photos / "<b>dögs", "--threshold", "1", "--device", "cpu")
     assert "no near-duplicates among 19 images" in alone.words
+
+
+def test_dedupe_warns_if_it_cannot_compare_the_pixels(model, photos, monkeypatch):
+    aag_("embed", model, photos, "-o", "out.csv", "--device", "cpu")
+    ran = aag_("dedupe", model, "out.csv", "--threshold", "1", "--device", "cpu")
+    assert "warning: 2 of the 2 listed images cannot be opened in the current folder" in ran.err
+    assert "warning" not in aag_("dedupe", model, photos, "--threshold", "1", "--device", "cpu").err
+    # The paths of a CSV start in the current folder.
+    table = os.path.abspath("out.csv")
+    monkeypatch.chdir(photos)
+    options = ("--sheet", "none", "--out", f"{table}.duplicates", "--device", "cpu")
+    ran = aag_("dedupe", model, table, "--threshold", "0.1", *options)
+    assert "1 group; 1 of 40 images can be removed" in ran.words
+    assert ran.err == ""
 
 
 def test_dedupe_keeps_different_pictures_at_any_threshold(model, photos):

@@ -1,5 +1,6 @@
 """Weights that timm publishes, from files and for the right network."""
 
+import logging
 import pickle
 from pathlib import Path
 
@@ -117,16 +118,18 @@ def test_an_unknown_tag_is_refused():
         nets.build(EncoderSpec("resnet18.a1_in2k", image_size=64))
 
 
-def test_weights_that_cannot_be_had_are_refused(monkeypatch):
+def test_weights_that_cannot_be_had_are_refused(monkeypatch, caplog):
     """Without a network connection, or where the Hub answers with an error."""
     import timm.models._builder as builder
 
     def offline(*_: object, **__: object) -> None:
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 8s [Retry 4/5].")
         raise OSError("We couldn't connect to the Hub")
 
     monkeypatch.setattr(builder, "load_state_dict_from_hf", offline)
     encoder = nets.build(EncoderSpec("resnet18.a1_in1k", image_size=64))
     with pytest.raises(
-        AAGError, match=r"cannot get the weights timm of resnet18.a1_in1k .*--pretrained FILE, or leave"
+        AAGError, match=r"cannot download the weights of resnet18.a1_in1k .*--pretrained FILE, or leave"
     ):
         load_pretrained(encoder, "timm")
+    assert caplog.text == ""  # not a line per retry

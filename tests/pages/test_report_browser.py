@@ -87,6 +87,16 @@ def test_the_report_fits_and_loads_nothing(browser, report, width, dark):
     assert background == ("rgb(21, 23, 26)" if dark else "rgb(253, 253, 251)")
 
 
+def test_a_usual_name_takes_one_line_on_a_wide_screen(browser, tmp_path):
+    page = tmp_path / "page.html"
+    rows = [[doc.Cell([name]), doc.Cell(["-"])] for name in ("holiday/IMG_20260715.jpg", "a.jpg")]
+    table = doc.Table("Views", ["", "image"], rows, style="views")
+    page.write_text(render_html(doc.Document("Names", [], [doc.Section("a", "A", [table])]), page))
+    browser.open(page)
+    long, short = browser.evaluate("[...document.querySelectorAll('tbody th')].map(cell => cell.offsetHeight)")
+    assert long == short
+
+
 def test_the_picture_of_a_point_is_shown(browser, report):
     show_map(browser, report)
     assert browser.evaluate(f"{CARD}.hidden")
@@ -224,3 +234,5 @@ def test_the_comparison_fits(browser, tmp_path, width, dark):
              {"outside": OUTSIDE, "small": SMALL_TEXT, "faint": FAINT}.items()}  # fmt: skip
     assert found == {"outside": [], "small": 0, "faint": []}
     assert browser.evaluate("document.documentElement.scrollWidth") == width
+    box = "document.querySelector('.scroll')"
+    assert width < 600 or browser.evaluate(f"{box}.scrollWidth <= {box}.clientWidth")  # no column is hidden

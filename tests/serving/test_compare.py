@@ -47,6 +47,9 @@ def test_the_page_has_numbers_and_curves(folder, tmp_path):
     assert "<b>" not in page.replace("<b></b>", "")
     assert page.count('class="chart"') >= 3
     assert "<script" not in page
+    assert '<th scope="col">1</th><th scope="col">2</th>' in page  # a column per run
+    many = write_comparison([Run(folder / "b")] * 40, tmp_path / "many.html").read_text()
+    assert '<th scope="row">40</th>' in many
 
 
 def test_commands_print_a_table_or_json(folder, tmp_path):

@@ -105,13 +105,16 @@ for folder in sys.argv[1:]:
     encoder = loader["load_encoder"]()
     with torch.no_grad():
         outputs = encoder(torch.load(f"{folder}/images.pt"))
-    torch.save((*outputs, loader["read_image"]("photo.png", encoder)), f"{folder}/outputs.pt")
+    photos = [loader["read_image"](name, encoder) for name in ("photo.png", "photo.jpg")]
+    torch.save((*outputs, photos), f"{folder}/outputs.pt")
 """
 
 
 def test_plain_torch_loads_every_encoder_without_aag(tmp_path):
     """In a process where importing aag fails; also an image file gets the pixels that aag gives it."""
     Image.fromarray(torch.randint(0, 256, (90, 70, 3), dtype=torch.uint8).numpy()).save(tmp_path / "photo.png")
+    large = torch.randint(0, 256, (800, 1000, 3), dtype=torch.uint8)  # aag decodes it at a fraction of its size
+    Image.fromarray(large.numpy()).save(tmp_path / "photo.jpg")
     encoders = {f"encoder {number}": make(spec) for number, spec in enumerate(OWN + TIMM)}
     for name, encoder in encoders.items():
         made = export_encoder(encoder, "safetensors", tmp_path / name / "my encoder.safetensors")
@@ -123,13 +126,14 @@ def test_plain_torch_loads_every_encoder_without_aag(tmp_path):
     subprocess.run([sys.executable, "-c", WITHOUT_AAG, *encoders], cwd=tmp_path, check=True, env=environment)
     for name, encoder in encoders.items():
         spec = encoder.spec
-        *found, photo = torch.load(tmp_path / name / "outputs.pt")
+        *found, photos = torch.load(tmp_path / name / "outputs.pt")
         for ours, theirs in zip(encoder.encode(torch.load(tmp_path / name / "images.pt")), found, strict=True):
             torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-5)
         start = (spec.source_size - spec.image_size) // 2
         centre = slice(start, start + spec.image_size)
-        whole = torch.from_numpy(decode(tmp_path / "photo.png", spec.source_size).copy()).permute(2, 0, 1)
-        assert torch.equal(photo, whole[:, centre, centre])
+        for file, photo in zip(("photo.png", "photo.jpg"), photos, strict=True):
+            whole = torch.from_numpy(decode(tmp_path / file, spec.source_size).copy()).permute(2, 0, 1)
+            assert torch.equal(photo, whole[:, centre, centre])
 
 
 def test_the_loader_shows_only_what_its_network_needs(tmp_path):

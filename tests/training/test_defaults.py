@@ -199,7 +199,7 @@ def test_training_starts_from_pretrained_weights_and_resumes_without_them(tmp_pa
 
 def test_a_tag_is_never_trained_from_scratch(tmp_path, photographs, monkeypatch):
     monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", lambda *_, **__: 1 / 0)
-    with pytest.raises(AAGError, match=r"cannot get the weights timm of resnet18\.a1_in1k"):
+    with pytest.raises(AAGError, match=r"cannot download the weights of resnet18\.a1_in1k"):
         aag.train(photographs[:32], network="resnet18.a1_in1k", out=tmp_path / "run", batch_size=16, device="cpu")
     assert not (tmp_path / "run").exists()
     with pytest.raises(AAGError, match="leave one out"):

@@ -6,9 +6,16 @@ from typing import Annotated, Any
 
 import tyro
 
-from aag.cli.output import Printer, embedding_progress, print_rows
+from aag.cli.output import Printer, embedding_progress, make_console, print_rows
 from aag.cli.parsing import parse
-from aag.serving.dedupe import THRESHOLD, Duplicate, duplicates_sheet, find_duplicates, write_duplicates
+from aag.serving.dedupe import (
+    THRESHOLD,
+    Duplicate,
+    count_missing,
+    duplicates_sheet,
+    find_duplicates,
+    write_duplicates,
+)
 from aag.serving.embed import Embedder, load_or_embed
 from aag.serving.sheets import write_sheet
 from aag.text import pluralize
@@ -47,6 +54,12 @@ def run(arguments: list[str]) -> int:
     write_duplicates(options.out, found)
     if options.sheet != "none" and found:
         write_sheet(Path(options.sheet), duplicates_sheet(table, found, data_root=options.data_root))
+    if missing := count_missing(table, found):
+        folder = table.metadata.get("source") or "the current folder"
+        Printer(make_console(stderr=True))(
+            f"warning: {missing:,} of the {len(found):,} listed images cannot be opened in {folder}, so their pixels "
+            f"were not compared; give the folder of the images in place of {options.images}"
+        )
     if options.json:
         rows = [{name: value for name, value in asdict(each).items() if name != "index"} for each in found]
         print_rows(rows, as_json=True)

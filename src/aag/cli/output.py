@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aag.cli.streams import FaultTolerantStream
-from aag.text import printable
+from aag.text import column_texts
 
 USER_LOGGERS = ("aag.data", "aag.locks", "aag.training")  # their messages are for users
 SHORT = 12  # characters of a column that is never wrapped
@@ -47,7 +47,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, titl
         print(json.dumps(list(rows), indent=1, ensure_ascii=False))
         return
     console = make_console()
-    columns = {name: _column([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    columns = {name: column_texts([row[name] for row in rows]) for name in (rows[0] if rows else ())}
     numeric = {name for name in columns if all(isinstance(row[name], int | float | None) for row in rows)}
     widths = {name: max(map(cell_len, (name, *cells))) for name, cells in columns.items()}
     fits = sum(widths.values()) + 3 * len(widths) + 1 <= console.width
@@ -66,15 +66,6 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, titl
     for cells in zip(*columns.values(), strict=True):
         table.add_row(*cells)
     console.print(table)
-
-
-def _column(values: Sequence[Any]) -> list[str]:
-    """Return the values as text: floats with four digits, and as many decimals in the whole column."""
-    texts = [f"{value:.4g}" for value in values if isinstance(value, float)]
-    decimals = 0 if any("e" in text for text in texts) else max((len(t.partition(".")[2]) for t in texts), default=0)
-    floats = f".{decimals}f" if decimals else ".4g"
-    return ["–" if value is None else format(value, floats) if isinstance(value, float) else printable(str(value))
-            for value in values]  # fmt: skip
 
 
 @contextmanager

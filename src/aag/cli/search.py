@@ -1,5 +1,6 @@
 """aag search"""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +11,9 @@ from aag.cli.output import Printer, embedding_progress, print_rows
 from aag.cli.parsing import parse
 from aag.errors import AAGError
 from aag.serving.embed import Embedder, load_or_embed
-from aag.serving.search import search, search_sheet
+from aag.serving.search import Neighbour, search, search_sheet
 from aag.serving.sheets import write_sheet
+from aag.text import printable
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,24 @@ def run(arguments: list[str]) -> int:
     with embedding_progress() as progress:
         table = load_or_embed(embedder, options.images, data_root=options.data_root, on_progress=progress)
     found = search(embedder, table, options.queries, k=options.k)
-    rows = [asdict(each) for each in found]
-    for row in rows:
-        del row["index"]
-        if len(options.queries) == 1 and not options.json:
-            del row["query"]
-    print_rows(rows, as_json=options.json)
+    if options.json:
+        print_rows(
+            [{name: value for name, value in asdict(each).items() if name != "index"} for each in found], as_json=True
+        )
+    else:
+        _print_tables(found)
     if options.sheet != "none":
         write_sheet(Path(options.sheet), search_sheet(table, found, data_root=options.data_root))
         if not options.json:
             Printer()(f"contact sheet: {options.sheet}")
     return 0
+
+
+def _print_tables(found: Sequence[Neighbour]) -> None:
+    """Print a table per query, with its name above it if there are several."""
+    queries = list(dict.fromkeys(each.query for each in found))
+    for query in queries:
+        rows = [{"rank": each.rank, "cosine": each.cosine, "path": each.path} for each in found if each.query == query]
+        if len(queries) > 1:
+            Printer()(printable(query))
+        print_rows(rows)

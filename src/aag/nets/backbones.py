@@ -13,7 +13,7 @@ from aag.nets.amdim import AMDIMNet
 from aag.nets.layers import eval_mode
 from aag.nets.resnet import resnet18, resnet50
 from aag.nets.sobel import SobelPair
-from aag.nets.spec import EDGES, SOBEL, EncoderSpec
+from aag.nets.spec import EDGES, SOBEL, EncoderSpec, NetworkSettings
 
 NETWORKS = ("alexnet", "alexnet-ip", "resnet18", "resnet50", "amdim")
 
@@ -69,6 +69,13 @@ def _from_timm(name: str, spec: EncoderSpec) -> Backbone:
     except Exception as error:  # third-party constructors raise anything
         raise _unfit(name, spec, error) from error
     return Backbone(module, _feature_dim(module, spec, name), fixed_size)
+
+
+def check_network(settings: NetworkSettings) -> None:
+    """Raise if there is no network of that name."""
+    name = settings.network.replace(SOBEL, "", 1).removesuffix(EDGES)
+    if not settings.is_custom and name not in NETWORKS:
+        check_timm_name(name)
 
 
 def check_timm_name(name: str) -> str:

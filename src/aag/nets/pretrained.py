@@ -1,7 +1,11 @@
 """Published weights for timm backbones: from timm, a local file or the Hugging Face Hub."""
 
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -10,7 +14,7 @@ from torch import Tensor, nn
 from aag.errors import AAGError, first_line
 from aag.nets.backbones import NETWORKS, check_timm_name, create_timm
 from aag.nets.encoder import Encoder
-from aag.nets.spec import SOBEL, EncoderSpec
+from aag.nets.spec import SOBEL, EncoderSpec, NetworkSettings
 
 TIMM, HUB = "timm", "hf-hub:"
 FILE_TYPES = (".safetensors", ".pth", ".pt", ".bin")
@@ -34,7 +38,14 @@ def load_pretrained(encoder: Encoder, source: str) -> None:
     _load(encoder.backbone, state, name, source)
 
 
-def model_name(spec: EncoderSpec, source: str) -> str:
+def check_pretrained(settings: NetworkSettings, source: str) -> None:
+    """Raise if the network takes no published weights, or the source is not a weight file."""
+    model_name(settings, source)
+    if source != TIMM and not source.startswith(HUB):
+        _check_file(Path(source).expanduser())
+
+
+def model_name(spec: NetworkSettings, source: str) -> str:
     """Return timm's name of the network, or raise if it is not a timm network."""
     network = spec.base_network
     if spec.is_custom or SOBEL in network or spec.sees_edges:
@@ -58,7 +69,8 @@ def pretrained_normalisation(spec: EncoderSpec, source: str) -> Normalisation:
         from timm.models import load_model_config_from_hf
 
         try:
-            config |= load_model_config_from_hf(source.removeprefix(HUB))[0]
+            with _quiet_hub():
+                config |= load_model_config_from_hf(source.removeprefix(HUB))[0]
         except Exception as error:  # the Hub's client raises many kinds
             raise _unavailable(name, source, error) from error
     return tuple(config["mean"]), tuple(config["std"])
@@ -71,7 +83,8 @@ def _published(name: str, spec: EncoderSpec) -> dict[str, Tensor]:
     if config is None or not config.has_weights:
         raise AAGError(f"timm publishes no weights for {name}; leave out --pretrained, or give a weight file")
     try:
-        return create_timm(name, spec, pretrained=True)[0].state_dict()
+        with _quiet_hub():
+            return create_timm(name, spec, pretrained=True)[0].state_dict()
     except Exception as error:
         raise _unavailable(name, TIMM, error) from error
 
@@ -80,7 +93,8 @@ def _from_hub(name: str, source: str) -> dict[str, Tensor]:
     from timm.models import load_state_dict_from_hf
 
     try:
-        return load_state_dict_from_hf(source.removeprefix(HUB), weights_only=True)
+        with _quiet_hub():
+            return load_state_dict_from_hf(source.removeprefix(HUB), weights_only=True)
     except Exception as error:
         raise _unavailable(name, source, error) from error
 
@@ -90,10 +104,7 @@ def _from_file(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
     from timm.models import clean_state_dict
 
-    if not path.is_file():
-        raise AAGError(f"--pretrained {path}: no such file; give timm, a weight file or {HUB}OWNER/NAME")
-    if path.suffix not in FILE_TYPES:
-        raise AAGError(f"--pretrained {path}: weight files end in {', '.join(FILE_TYPES)}")
+    _check_file(path)
     try:
         found: Any = (
             load_file(path)
@@ -112,6 +123,13 @@ def _from_file(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # damaged, or a pickle with code in it
         raise AAGError(f"--pretrained {path} is damaged, or contains more than weights: {first_line(error)}") from error
     return found
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise AAGError(f"--pretrained {path}: no such file; give timm, a weight file or {HUB}OWNER/NAME")
+    if path.suffix not in FILE_TYPES:
+        raise AAGError(f"--pretrained {path}: weight files end in {', '.join(FILE_TYPES)}")
 
 
 def _load(backbone: nn.Module, state: dict[str, Tensor], name: str, source: str) -> None:
@@ -136,9 +154,22 @@ def _load(backbone: nn.Module, state: dict[str, Tensor], name: str, source: str)
         raise AAGError(f"the weights of {source} do not fit {name}: {reason}") from error
 
 
+@contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """Silence the Hub's client, which logs each of its retries; the error that remains is printed."""
+    log = logging.getLogger("huggingface_hub")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
 def _unavailable(name: str, source: str, error: Exception) -> AAGError:
     drop = ", or leave out the tag after the dot to train from scratch" if "." in name else ""
+    reason = shorten(first_line(error), 120, placeholder=" …")
     return AAGError(
-        f"cannot get the weights {source} of {name} ({first_line(error)[:80]}); "
+        f"cannot download the weights of {name if source == TIMM else source} ({reason}); "
         f"download them elsewhere and give the file with --pretrained FILE{drop}"
     )

@@ -10,7 +10,7 @@ from aag.pages import document as doc
 from aag.pages.html import render_html
 from aag.runs import Run, flatten, run_status
 from aag.serving.curves import make_charts
-from aag.text import duration, keep_end
+from aag.text import column_texts, duration, keep_end
 
 MOST_LINES = 10  # in a chart; there are no more colours
 NAMED_LINES = 4  # with more runs, the legend shows only their numbers in the table
@@ -48,16 +48,17 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
     if path.is_dir():
         raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
     rows = compare_runs(runs)
-    numbered = [str(place) for place in range(1, len(rows) + 1)]
+    lines = numbers = [str(place) for place in range(1, len(rows) + 1)]
     if len(rows) <= NAMED_LINES:
-        numbered = [f"{number}: {keep_end(row['run'], 30)}" for number, row in zip(numbered, rows, strict=True)]
-    charts = make_charts({name: run.metrics() for name, run in list(zip(numbered, runs, strict=True))[:MOST_LINES]})
-    cells = []
-    for place, row in enumerate(rows, 1):
-        values = [doc.Cell([_show(key, value)]) for key, value in row.items() if key != "run"]
-        cells.append([doc.Cell([f"{place}: {row['run']}"]), *values])
-    heads = ["run", *("time" if key == "seconds" else key.replace("_", " ") for key in rows[0] if key != "run")]
+        lines = [f"{number}: {keep_end(row['run'], 30)}" for number, row in zip(numbers, rows, strict=True)]
+    charts = make_charts({name: run.metrics() for name, run in list(zip(lines, runs, strict=True))[:MOST_LINES]})
+    columns = {_heading(key): _texts(key, [row[key] for row in rows]) for key in rows[0]}
     caption = "Settings that differ between the runs, and their last numbers; accuracies in percent."
+    if len(rows) < len(columns):  # a column per run is narrower
+        heads, table = ["", *numbers], [[name, *texts] for name, texts in columns.items()]
+    else:
+        heads, table = ["", *columns], [list(texts) for texts in zip(numbers, *columns.values(), strict=True)]
+    cells = [[doc.Cell([text]) for text in line] for line in table]
     sections = [
         doc.Section(
             "numbers", "Settings and numbers", [doc.Table("Runs", heads, cells, caption, "list compact")], "Numbers"
@@ -91,9 +92,11 @@ def _plain(value: Any) -> Any:
     return " ".join(map(str, value)) or "none" if isinstance(value, list) else value
 
 
-def _show(key: str, value: Any) -> str:
-    if value is None:
-        return "–"
+def _heading(key: str) -> str:
+    return "time" if key == "seconds" else key.replace("_", " ")
+
+
+def _texts(key: str, values: Sequence[Any]) -> list[str]:
     if key == "seconds":
-        return duration(value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        values = [None if value is None else duration(value) for value in values]
+    return column_texts(values)

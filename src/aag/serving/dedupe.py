@@ -16,6 +16,7 @@ from aag.files import write_csv
 from aag.serving.components import ROUNDING, connect_similar
 from aag.serving.search import picture_loader
 from aag.serving.sheets import GREEN, Section, Tile, make_sheet
+from aag.serving.sources import is_set
 from aag.serving.table import EmbeddingTable
 
 THRESHOLD = 0.98  # measured: docs/use.md
@@ -62,7 +63,7 @@ def find_duplicates(
     linked = [group.tolist() for group in np.split(order, starts[1:]) if len(group) > 1]
     folder = table.metadata.get("source", "")
     facts = {row: _file_facts(Path(folder, table.names[row])) for group in linked for row in group}
-    load = picture_loader(table, CHECKED_SIDE, data_root=data_root) if folder else None
+    load = picture_loader(table, CHECKED_SIDE, data_root=data_root)
 
     def rank(row: int) -> tuple[int, int, str]:
         width, height, size = facts[row]
@@ -71,7 +72,7 @@ def find_duplicates(
     groups: list[list[int]] = []
     for rows in linked:
         rows.sort(key=rank)
-        groups += _split_component(table.embeddings, rows, threshold, _small_pictures(load, rows) if load else None)
+        groups += _split_component(table.embeddings, rows, threshold, _small_pictures(load, rows))
     groups.sort(key=lambda group: (-len(group), min(group)))
     found = []
     for number, group in enumerate(groups, 1):
@@ -85,8 +86,13 @@ def find_duplicates(
     return found
 
 
+def count_missing(table: EmbeddingTable, found: Sequence[Duplicate]) -> int:
+    """Return how many of the images have no readable file, so that their pixels were not compared."""
+    return 0 if is_set(table.metadata.get("source", "")) else sum(each.bytes is None for each in found)
+
+
 def _split_component(
-    embeddings: torch.Tensor, rows: list[int], threshold: float, pictures: np.ndarray | None
+    embeddings: torch.Tensor, rows: list[int], threshold: float, pictures: np.ndarray
 ) -> Iterator[list[int]]:
     """Yield groups of connected rows, which are sorted by quality: the best remaining row and all rows similar to it.
 
@@ -97,8 +103,7 @@ def _split_component(
         if len(left) < 2:
             return
         near = (embeddings[row[left]] @ embeddings[row[left[0]]] >= threshold - ROUNDING).numpy()
-        if pictures is not None:
-            near &= _pixels_match(pictures[left[0]], pictures[left])
+        near &= _pixels_match(pictures[left[0]], pictures[left])
         near[0] = True
         if near.sum() > 1:
             yield row[left[near]].tolist()

@@ -34,7 +34,7 @@ from aag.training.defaults import (
     with_epochs,
 )
 from aag.training.deterministic import prepare_deterministic
-from aag.training.encoders import build_encoder
+from aag.training.encoders import build_encoder, check_encoder
 from aag.training.recipes import check_unused, choose_recipe, find_recipe, recipe_settings
 from aag.training.runtime import choose_threads, find_device
 from aag.training.settings import RunSettings
@@ -203,6 +203,8 @@ def train_run(
         )
         run, settings, every = plan.run, plan.settings, execution.knn_every
         on_main(lambda: _check_run(run, settings))  # before anything slow
+        if backbone is None and not run.exists():
+            on_main(lambda: check_encoder(settings))
         if settings.data.start_early:
             on_main(lambda: _check_start_early(sets, plan.minutes))
         for number, choice in enumerate(plan.choices):

@@ -9,10 +9,20 @@ from aag import nets
 from aag.data import DATASETS, ImageSet
 from aag.errors import AAGError
 from aag.nets import Encoder, EncoderSpec
-from aag.nets.pretrained import Normalisation, pretrained_normalisation
+from aag.nets.backbones import check_network
+from aag.nets.pretrained import Normalisation, check_pretrained, pretrained_normalisation
 from aag.nets.resnet import Block
 from aag.settings import to_json
 from aag.training.settings import RunSettings
+
+
+def check_encoder(settings: RunSettings) -> None:
+    """Raise for a network that does not exist, or weights to start from that cannot be loaded. Downloads nothing."""
+    check_network(settings.encoder)
+    if settings.train.pretrained:
+        check_pretrained(settings.encoder, settings.train.pretrained)
+    if settings.train.start_from:
+        nets.load(settings.train.start_from)
 
 
 def build_encoder(

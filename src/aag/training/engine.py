@@ -1,5 +1,6 @@
 """The engine of training: encoder, method and images on a device, and the step that is run on their batches."""
 
+import logging
 import time
 import warnings
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from aag.training.encoders import freeze, load_start_weights, zero_init_residual
 from aag.training.reading import fits_on_device
 from aag.training.runtime import Runtime, choose_precision, choose_runtime, find_device
 from aag.training.step import Step
+
+_log = logging.getLogger("aag.training")
 
 
 class Engine:
@@ -59,6 +62,7 @@ class Engine:
             if settings.start_from:
                 load_start_weights(encoder, settings.start_from)
             if settings.pretrained:
+                _log.info("weights  loading %s of %s", settings.pretrained, encoder.spec.network)
                 load_pretrained(encoder, settings.pretrained)
             if settings.zero_init_residual:
                 zero_init_residual(encoder)

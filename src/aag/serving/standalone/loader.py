@@ -62,9 +62,11 @@ def read_image(path: str | Path, encoder: Encoder) -> Tensor:
 
     Draw transparent pictures on white first.
     """
+    size, crop = encoder.resize_size, encoder.image_size
     with Image.open(path) as file:
+        file.draft(None, (2 * size, 2 * size))  # large JPEGs are decoded at a fraction of their size, as in training
         image = ImageOps.exif_transpose(file).convert("RGB")
-    side, size, crop = min(image.size), encoder.resize_size, encoder.image_size
+    side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     image = image.crop((left, top, left + side, top + side))
     pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side, 3).permute(2, 0, 1)
