@@ -12,11 +12,11 @@ from aag.methods import MethodContext
 from aag.pages.markdown import make_table
 from aag.paper import PAPER, Experiment, Figure, Result, Results, Table, make_experiment
 from aag.paper.cells import find_measure
-from aag.paper.plan import type_options
 from aag.paper.written import all_written, changed_options
 from aag.settings import to_json
 from aag.text import duration
 from aag.training import recipe_settings
+from aag.training.commands import type_options
 
 ROOT = Path(__file__).parent.parent
 NONE = "–"

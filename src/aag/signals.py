@@ -7,6 +7,7 @@ from typing import Any
 
 INTERRUPTED = 130  # exit code after Ctrl-C, by a shell's convention
 RESUMABLE = 75  # exit code after a scheduler's signal: EX_TEMPFAIL of sysexits.h, "try again"
+SAVE_SECONDS = 20.0  # time to start Python, finish the step and save
 # SLURM sends SIGUSR1 or SIGTERM before it preempts a job; a timer sends SIGALRM. Windows has only the first two.
 _STOP_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP", "SIGALRM")
 STOP_SIGNALS = tuple(getattr(signal, name) for name in _STOP_NAMES if hasattr(signal, name))
@@ -45,12 +46,12 @@ def handle_stops(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stop_after(seconds: float | None) -> Iterator[None]:
-    """Ask this process to stop after so many seconds, as a scheduler's signal does. None: no limit."""
-    if seconds is not None:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+def stop_within(minutes: float | None) -> Iterator[None]:
+    """Ask this process to stop, as a scheduler does, in time to save within so many minutes. None: no limit."""
+    if minutes is not None:
+        signal.setitimer(signal.ITIMER_REAL, max(60 * minutes - SAVE_SECONDS, 30 * minutes))
     try:
         yield
     finally:
-        if seconds is not None:
+        if minutes is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -18,6 +18,7 @@ from small_paper import RESULTS, RUNS, counts, experiment, install, recorded, re
 import aag
 from aag.paper import runner
 from aag.runs import Run
+from aag.signals import SAVE_SECONDS
 from aag.training.progress import Progress
 
 paper = pytest.fixture(install)
@@ -180,7 +181,7 @@ def test_a_time_limit_stops_saves_and_the_same_command_continues(npz, monkeypatc
     assert stopped.code == 75
     assert "Stopped and saved. The same command resumes from the last checkpoint, in runs/" in stopped.out
     assert len(left) == 1
-    assert 0 < left[0] <= 9 * 60 - runner.SAVE_SECONDS
+    assert 0 < left[0] <= 9 * 60 - SAVE_SECONDS
     assert recorded() == []
 
     again = reproduce("figure1", "--minutes", 1e5)

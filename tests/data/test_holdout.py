@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_arrays_are_split_by_pixels(tmp_path, refused):
     refused(lambda: data.as_image_sets(replace(whole, labels=None, classes=()), holdout=0.25), "has no labels")
 
 
-def test_known_data_sets_hold_out_training_images(tmp_path, refused):
+def test_known_data_sets_hold_out_training_images():
     whole, published = data.load_pair("sample")
     train, test = data.load_pair("sample", holdout=0.1)
     assert len(train) + len(test) == len(whole)
@@ -96,9 +97,6 @@ def test_known_data_sets_hold_out_training_images(tmp_path, refused):
     assert not {bytes(image) for image in test.images.numpy()} & {bytes(image) for image in published.images.numpy()}
     assert (train.classes, test.split, len(set(test.labels.tolist()))) == (whole.classes, "test", 10)
     assert train.fingerprint() != whole.fingerprint()
-    fill(tmp_path / "train", 9)
-    fill(tmp_path / "test", 9)
-    refused(lambda: data.load_pair(tmp_path, holdout=0.1), "has a test split", "leave out --holdout")
 
 
 def test_wrong_uses_are_refused(tmp_path, refused):
@@ -107,7 +105,29 @@ def test_wrong_uses_are_refused(tmp_path, refused):
     refused(lambda: data.load_pair(tmp_path, holdout=0.9), "0.9", "at most 0.5")
     refused(lambda: data.load_pair(tmp_path, holdout=0.1, labels="none"), "--labels none")
     refused(lambda: data.load(tmp_path, labels="all"), "unknown labels 'all'")
-    for name in ("train/a/1.png", "train/b/2.png", "test/a/3.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (4, 4)).save(tmp_path / name)
-    refused(lambda: data.load_pair(tmp_path, holdout=0.1), "has a test split")
+
+
+@pytest.mark.parametrize("kind", ["folder", "npz", "pair"])
+def test_held_out_images_replace_a_test_split_that_is_not_read(tmp_path, kind):
+    rng = np.random.default_rng(0)
+    pixels, labels = rng.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8), np.arange(40) % 2
+    source: Any = tmp_path
+    if kind == "folder":
+        for number, image in enumerate(pixels):
+            path = tmp_path / "train" / str(number % 2) / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(path)
+        (tmp_path / "test" / "other").mkdir(parents=True)
+        (tmp_path / "test" / "other" / "broken.png").write_bytes(b"not an image")
+    elif kind == "npz":
+        source = tmp_path / "images.npz"
+        np.savez(source, train_images=pixels, train_labels=labels, test_images=pixels[:2, :4], test_labels=labels[:2])
+    else:
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
+        whole = data.ImageSet("mine", images, torch.from_numpy(labels), ("a", "b"))
+        source = (whole, replace(whole, split="test"))
+    train, test = data.as_image_sets(source, image_size=8, holdout=0.25, root=tmp_path / "cache")
+    assert test is not None
+    assert len(train) + len(test) == 40
+    assert not test.skipped
+    assert sorted(set(test.labels.tolist())) == [0, 1]

@@ -21,10 +21,10 @@ from aag.paper.plan import (
     missing_needs,
     run_status,
     select,
-    train_options,
     work,
 )
 from aag.training import Execution, RunSettings
+from aag.training.commands import train_options
 from aag.training.recipes import check_unused
 from run_tables import ROOT
 from synthetic import record, settings_of, write
@@ -216,7 +216,7 @@ def check_round_trip(experiment: Experiment, execution: Execution, words: list[s
 
 @pytest.mark.parametrize(("experiment", "execution"), OTHERS)
 def test_any_run_is_written_as_options_and_read_back(experiment, execution):
-    check_round_trip(experiment, execution, shlex.split(shlex.join(train_options(experiment, execution))))
+    check_round_trip(experiment, execution, train_options(experiment.settings, experiment.recipe, execution))
 
 
 def test_the_commands_of_every_run_give_exactly_that_run():

@@ -15,6 +15,7 @@ from aag.signals import INTERRUPTED, RESUMABLE, Terminated, handle_stops, raise_
 COMMANDS = {  # by what a user wants to do
     "Train": {
         "train": "train an encoder on a folder of images, an .npz or a data set",
+        "sweep": "try several settings on held-out images, best first in a table",
         "evaluate": "kNN and linear evaluation of a run, by the paper's protocols",
     },
     "Use an encoder": {

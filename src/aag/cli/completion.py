@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from importlib import import_module
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -68,6 +68,8 @@ def commands() -> dict[str, Command]:
                 continue
             second: dict[str, type | None] = getattr(module, "SUBCOMMANDS", {})
             found[name] = _command(getattr(module, name.capitalize()), about, tuple(second))
+            if name == "sweep":  # takes the options of train, too
+                found[name] = replace(found[name], options=_train_options() | found[name].options)
             for word, kind in second.items():
                 found[f"{name} {word}"] = _command(kind) if kind else Command()
     return found

@@ -73,15 +73,17 @@ def run(arguments: list[str]) -> int:
     say = Printer(console)
     _print_summary(result, request, say)
     if result.complete and request.report and is_main:
-        _write_report(result, request, sets, say)
+        if request.settings.data.start_early:  # this set has no file names, and repeats images for unreadable files
+            sets = None
+        write_run_report(result, request.execution, sets, say)
     return 0 if result.complete else stop.exit_code
 
 
 def parse_train(arguments: list[str]) -> Request:
     """Read data, recipe and method first: they decide which other options there are, and their defaults."""
-    data = tidy_source(_peek(arguments, "--data") or DataSettings.source)
-    wanted = _peek(arguments, "--recipe") or "auto"
-    recipe, method = choose_recipe(wanted, data, _peek(arguments, "--method"))
+    data = tidy_source(peek(arguments, "--data") or DataSettings.source)
+    wanted = peek(arguments, "--recipe") or "auto"
+    recipe, method = choose_recipe(wanted, data, peek(arguments, "--method"))
     base = recipe_settings(recipe, data, method)
     execution = Execution(knn_every=find_recipe(recipe, method).knn_every)
     about = (
@@ -155,7 +157,7 @@ def _collect(kind: type, parsed: Any) -> Any:
     return kind(**{field.name: getattr(parsed, field.name) for field in fields(kind)})
 
 
-def _peek(arguments: list[str], wanted: str) -> str | None:
+def peek(arguments: list[str], wanted: str) -> str | None:
     """Return the value of an option before the other options are known; None if it is not given."""
     found = None
     for place, word in enumerate(arguments):
@@ -171,16 +173,14 @@ def tidy_source(source: str) -> str:
     return tidy if os.path.exists(os.path.expanduser(source)) and tidy not in DATASETS else source
 
 
-def _write_report(result: TrainResult, request: Request, sets: Any, say: Printer) -> None:
+def write_run_report(result: TrainResult, execution: Execution, sets: Any, say: Printer) -> None:
     """Write the report of a finished run, unless it is up to date. A failure only prints a warning."""
     from aag.serving.report import write_report
 
     run = result.run
     try:
         if not run.report_file.exists() or run.report_file.stat().st_mtime < run.encoder_file.stat().st_mtime:
-            device, root = request.execution.device, request.execution.data_root
-            if request.settings.data.start_early:  # this set has no file names, and repeats images for unreadable files
-                sets = None
+            device, root = execution.device, execution.data_root
             write_report(run, sets=sets, points=REPORT_POINTS, seconds=REPORT_SECONDS, data_root=root, device=device)
         say(f"\nreport   {run.report_file}")
     except Exception as error:

@@ -4,7 +4,7 @@
 - Every image below the folder is taken, at any depth.
 - If two or more subfolders of a split have images, they are its classes, in sorted order. Images outside them have the
   label −1: they are trained on, and evaluation leaves them out. With fewer subfolders, nothing is labelled.
-- A test folder without any image is ignored. Without a test folder, a part of the labelled images can be held out.
+- A test folder without any image is ignored. A part of the labelled training images can be held out in its place.
 - Images are cropped to their centre square and resized, to 32 pixels by default. They are decoded once (see `store`).
 - Files that cannot be read are skipped and listed with the reason, and so are photographs in formats that Pillow does
   not read. Hidden files and other kinds of files are ignored.
@@ -19,7 +19,7 @@ import numpy as np
 from aag.data.arrays import SplitArrays, select_indices
 from aag.data.encoded import ImageFiles
 from aag.data.hashes import hash_files
-from aag.data.holdout import choose_held_out, has_test_error, no_labels_error
+from aag.data.holdout import NoLabelsError, choose_held_out
 from aag.data.listing import Listing, class_folder, list_images, no_image_error, printable, split_folders
 from aag.data.store import Progress, open_images
 
@@ -53,17 +53,15 @@ def read(
 ) -> dict[str, SplitArrays]:
     """Return the requested splits of a folder or a URL. `limit` is the number of images to decode per split.
 
-    With `labels` "none", class folders are not looked at. `holdout` is the part of the labelled images that becomes
-    the test split. `root` is the folder of the stores.
+    With `labels` "none", class folders are not looked at. `holdout` is the part of the labelled training images that
+    replaces the test split. `root` is the folder of the stores.
     """
     found = list_files(folder)
-    if "test" in found and not found["test"][0].count and not found["test"][1].skipped:
+    if "test" in found and (holdout is not None or not (found["test"][0].count or found["test"][1].skipped)):
         del found["test"]
     classes = _find_classes([files.paths for files, _ in found.values()]) if labels == "known" else []
     parts = {split: _Part(files, listing, _label(files.paths, classes)) for split, (files, listing) in found.items()}
     if holdout is not None:
-        if "test" in parts:
-            raise has_test_error(str(folder))
         parts = _hold_out(parts["train"], holdout, root)
     size = DEFAULT_SIZE if image_size is None else image_size
     names = tuple(map(printable, classes))
@@ -94,7 +92,7 @@ def _label(images: Sequence[str], classes: list[str]) -> np.ndarray | None:
 
 def _hold_out(part: _Part, fraction: float, root: str | Path | None) -> dict[str, _Part]:
     if part.labels is None:
-        raise no_labels_error(part.files.location)
+        raise NoLabelsError(part.files.location)
     held_out = choose_held_out(hash_files(part.files, root), part.labels, fraction)
     train, test = (
         part.select(np.flatnonzero(chosen), f"{split} {fraction:g}")

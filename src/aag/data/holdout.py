@@ -1,4 +1,4 @@
-"""Hold out images for evaluation: a test split for labelled images that have none."""
+"""Hold out labelled training images for evaluation, in place of a test split."""
 
 from dataclasses import replace
 
@@ -43,18 +43,17 @@ def choose_held_out(hashes: np.ndarray, labels: np.ndarray, fraction: float) -> 
 def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
     """Split labelled images in memory into training and test images, by a hash of their pixels."""
     if images.labels is None:
-        raise no_labels_error(images.name)
+        raise NoLabelsError(images.name)
     held_out = choose_held_out(image_hashes(images.images.cpu().numpy()), images.labels.cpu().numpy(), fraction)
     train, test = (_take(images, np.flatnonzero(chosen)) for chosen in (~held_out, held_out))
     return train, replace(test, split="test", skipped=())
 
 
-def no_labels_error(name: str) -> AAGError:
-    return AAGError(f"{name} has no labels, which --holdout needs; leave out --holdout, or add class folders")
+class NoLabelsError(AAGError):
+    """A holdout was asked for, and the images have no labels."""
 
-
-def has_test_error(name: str) -> AAGError:
-    return AAGError(f"{name} has a test split; leave out --holdout")
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} has no labels, which --holdout needs; leave out --holdout, or add class folders")
 
 
 def _take(images: ImageSet, index: np.ndarray) -> ImageSet:

@@ -14,7 +14,7 @@ from aag.data import npz
 from aag.data.arrays import SplitArrays, check_options, make_square, take, to_channels_last
 from aag.data.cache import read_dataset
 from aag.data.datasets import DATASETS, SPLITS, data_root
-from aag.data.holdout import check_holdout, has_test_error, hold_out
+from aag.data.holdout import check_holdout, hold_out
 from aag.data.hub import PREFIX as HUB_PREFIX
 from aag.data.imageset import ImageSet
 from aag.data.remote import is_url
@@ -68,7 +68,7 @@ def load(
     else ~/.cache/aag). `image_size` crops images to their centre square and resizes it. Without it, images of a folder
     become 32×32 and all others keep their size. `limit` keeps that many images, spread over the split. `labels` "none"
     leaves out all labels. `holdout` makes a test split, such as 0.1 of the labelled images, chosen by a hash of their
-    content; a known data set's own one is then not used. `progress(done, total)` is called while files are decoded.
+    content; the source's own test split is then not read. `progress(done, total)` is called while files are decoded.
     Greys in files become RGB.
 
     A known name takes precedence over a folder of that name: for the folder write ./sample.
@@ -167,12 +167,10 @@ def _check_pair(train: ImageSet, test: ImageSet | None, source: str) -> tuple[Im
 def _load_splits(source: str | Path, splits: Collection[str], options: _Options) -> dict[str, ImageSet]:
     if not isinstance(source, str | Path):
         raise AAGError(f"the source is {describe(source)}; expected a path or one of {', '.join(DATASETS)}")
-    # The split into training and test images needs both.
-    wanted = set(splits) | {"train", "test"} if options.holdout else splits
+    # Held-out training images replace the test split, which is not read.
+    wanted = set(splits) - {"test"} | {"train"} if options.holdout else splits
     if isinstance(source, str) and source in DATASETS:
         dataset = DATASETS[source]
-        if options.holdout:  # in place of the published test split
-            wanted = set(wanted) - {"test"}
         found = read_dataset(dataset, [split for split in wanted if split in dataset.splits], options.root)
         name, is_folder = source, False
     else:
@@ -202,8 +200,6 @@ def _apply_labels(sets: dict[str, ImageSet], options: _Options) -> dict[str, Ima
         return {split: replace(each, labels=None, classes=()) for split, each in sets.items()}
     if options.holdout is None:
         return sets
-    if "test" in sets:
-        raise has_test_error(sets["test"].name)
     train, test = hold_out(sets["train"], options.holdout)
     return sets | {"train": train, "test": test}
 

@@ -9,7 +9,7 @@ import numpy as np
 from aag.data.arrays import SplitArrays, select_indices
 from aag.data.encoded import Label
 from aag.data.folder import DEFAULT_SIZE
-from aag.data.holdout import choose_held_out, has_test_error, no_labels_error
+from aag.data.holdout import NoLabelsError, choose_held_out
 from aag.data.shards import Shards
 from aag.data.store import Progress, StoredImages, open_images
 from aag.errors import AAGError
@@ -31,8 +31,6 @@ def read(
     A holdout and a limit read the shards once more: which images are chosen depends on all of them.
     """
     if holdout is not None:
-        if "test" in splits:
-            raise has_test_error(splits["test"].location)
         splits = _hold_out(splits["train"], holdout)
     if limit is not None:
         splits = {split: _limit(shards, limit) for split, shards in splits.items()}
@@ -75,7 +73,7 @@ def _hold_out(shards: Shards, fraction: float) -> dict[str, Shards]:
         scan = shards.scan()
         numbers, _ = number_labels({"train": scan.labels}, shards.class_names())
         if not numbers:
-            raise no_labels_error(shards.location)
+            raise NoLabelsError(shards.location)
         return choose_held_out(scan.hashes, numbers["train"], fraction)
 
     return {

@@ -3,18 +3,17 @@
 import math
 import re
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from aag.errors import AAGError, unknown
 from aag.paper.experiments import PAPER, Experiment, Figure, Part, Table, shorten_measure
 from aag.paper.results import Results, setting_differences, train_images
 from aag.runs import Run
-from aag.settings import option
-from aag.training import Execution, choose_recipe, find_recipe, recipe_settings
+from aag.training import Execution, find_recipe
+from aag.training.commands import train_command
 
 TSNE = "t-SNE projection"  # what a figure may need of a run, besides curves and measures
 RELATIVE_WORK = {"alexnet": 1, "resnet18": 3, "resnet50": 11}  # of one view, roughly
@@ -296,32 +295,6 @@ def has_run_folder(planned: PlannedRun) -> bool:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def train_options(experiment: Experiment, execution: Execution) -> list[str]:
-    """Return the words after `aag train` that give exactly this run."""
-    settings, recipe = experiment.settings, experiment.recipe
-    data, method = settings.data.source, settings.method
-    words = {"data": data, "recipe": recipe}
-    if choose_recipe(recipe, data, None)[1] != method:
-        words["method"] = method
-    base = recipe_settings(recipe, data, method).options()
-    words |= {name: value for name, value in settings.options().items() if value != base[name]}
-    usual = Execution(knn_every=find_recipe(recipe, method).knn_every)
-    for field in fields(Execution):
-        if (value := getattr(execution, field.name)) != getattr(usual, field.name):
-            words[field.name] = value
-    return [word for option_words in type_options(words) for word in option_words]
-
-
-def type_options(settings: Mapping[str, Any]) -> list[list[str]]:
-    """Return each option as one types it, in words."""
-    return [
-        [option(name if value else f"no_{name}")]
-        if isinstance(value, bool)
-        else [option(name), *map(str, value if isinstance(value, list | tuple) else (value,))]
-        for name, value in settings.items()
-    ]
-
-
 def command(planned: PlannedRun, results: Path) -> str:
     """Return one line for a shell on any machine: train or resume, evaluate, record."""
     execution = planned.execution
@@ -332,4 +305,5 @@ def command(planned: PlannedRun, results: Path) -> str:
         evaluate += ["--data-root", str(execution.data_root)]
     if planned.needs_projection:
         evaluate.append("--tsne")
-    return f"{shlex.join(['aag', 'train', *train_options(planned.experiment, execution)])} && {shlex.join(evaluate)}"
+    train = train_command(planned.experiment.settings, planned.experiment.recipe, execution)
+    return f"{train} && {shlex.join(evaluate)}"

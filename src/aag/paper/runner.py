@@ -1,6 +1,5 @@
 """Run what a table or figure still needs: train, evaluate, record, and on to the next run."""
 
-import gc
 import json
 import sys
 import traceback
@@ -30,14 +29,12 @@ from aag.paper.results import Results, setting_differences
 from aag.records import write_record
 from aag.runs import Run
 from aag.serving import evaluate_run, save_evaluation, write_projection
-from aag.signals import INTERRUPTED, RESUMABLE, Terminated, stop_after
+from aag.signals import INTERRUPTED, RESUMABLE, Terminated, stop_within
 from aag.text import pluralize
 from aag.training import DataSettings, RunSettings, load_sets, train_run
 from aag.training.api import Sets
 from aag.training.progress import Progress, stop_on_signals
-from aag.training.runtime import find_device
-
-SAVE_SECONDS = 20.0  # taken off --minutes: time to start Python, finish the step and save
+from aag.training.runtime import find_device, free_memory
 
 
 class Stopped(Exception):
@@ -85,8 +82,7 @@ def reproduce(options: Reproduce, console: Console) -> int:
         options.results.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=options.results):
             pass
-    seconds = None if options.minutes is None else max(60 * options.minutes - SAVE_SECONDS, 30 * options.minutes)
-    with stop_after(seconds):
+    with stop_within(options.minutes):
         return Runner(options, console).run_all(runs, statuses, results)
 
 
@@ -157,7 +153,7 @@ class Runner:
                     return stop.exit_code
                 return RESUMABLE if isinstance(stop, Terminated) else INTERRUPTED
             finally:
-                _free_memory()
+                free_memory()
         outcomes["without data"] = len(todo) - len(ready)
         if todo:
             again = "; run the same command again for the skipped ones" * bool(outcomes["skipped"])
@@ -259,15 +255,3 @@ class Runner:
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)
-
-
-def _free_memory() -> None:
-    """Give the next run a GPU like that of a new process.
-
-    Memory that a run reserved would count as the next one's, and torch.compile stops compiling after many networks.
-    """
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-        if "torch._dynamo" in sys.modules:
-            torch.compiler.reset()

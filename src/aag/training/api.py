@@ -202,7 +202,7 @@ def train_run(
             lambda: plan_run(settings, recipe, given, execution.out, execution.minutes, device, for_folder=for_folder)
         )
         run, settings, every = plan.run, plan.settings, execution.knn_every
-        on_main(lambda: _check_run(run, settings))  # before anything slow
+        on_main(lambda: check_run(run, settings))  # before anything slow
         if backbone is None and not run.exists():
             on_main(lambda: check_encoder(settings))
         if settings.data.start_early:
@@ -260,7 +260,7 @@ def train_run(
         return TrainResult(run, encoder, summary, complete, health)
 
 
-def _check_run(run: Run, settings: RunSettings) -> None:
+def check_run(run: Run, settings: RunSettings) -> None:
     """Raise unless the settings may be trained in this run folder."""
     known = settings.data.image_size or (run.settings()["data"]["image_size"] if run.exists() else None)
     run.check(settings.replace(image_size=known).to_json())

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class Progress(Callback):
     """A progress bar with loss, time left, and kNN or, without labels, health; a line for each evaluation."""
 
-    def __init__(self, console: "Console", test_set: ImageSet | None = None) -> None:
-        self.console, self.test_set = console, test_set
+    def __init__(self, console: "Console", test_set: ImageSet | None = None, *, brief: bool = False) -> None:
+        """`brief`: show the bar while training, and print nothing but warnings."""
+        self.console, self.test_set, self.brief = console, test_set, brief
         self.loss, self.labelled, self.has_warned = float("nan"), False, False
         self.bar = Bar(  # 80 columns at its widest
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
@@ -37,6 +38,8 @@ class Progress(Callback):
             TextColumn("left"),
             console=console,
             speed_estimate_period=120,
+            transient=brief,
+            disable=brief and not console.is_terminal,
         )
 
     def __enter__(self) -> "Progress":
@@ -47,6 +50,8 @@ class Progress(Callback):
             self.bar.stop()
 
     def say(self, text: str) -> None:
+        if self.brief and not text.startswith("warning"):
+            return
         self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def on_start(self, trainer: "Trainer") -> None:

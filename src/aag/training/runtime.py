@@ -1,6 +1,8 @@
 """The one place that decides where and how a run computes, and says why."""
 
+import gc
 import os
+import sys
 import time
 from dataclasses import dataclass, replace
 
@@ -152,3 +154,15 @@ def choose_threads(device: torch.device) -> None:
     seconds(threads)  # the first call sets up
     many, one = (min(seconds(count) for _ in range(2)) for count in (threads, 1))
     torch.set_num_threads(1 if one < many else threads)
+
+
+def free_memory() -> None:
+    """Give the next run a GPU like that of a new process.
+
+    Memory that a run reserved would count as the next one's, and torch.compile stops compiling after many networks.
+    """
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+        if "torch._dynamo" in sys.modules:
+            torch.compiler.reset()

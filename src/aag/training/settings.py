@@ -25,8 +25,8 @@ class DataSettings(Settings):
     labels: Annotated[Literal["known", "none"], AddedLater] = "known"
     """known: the subfolders of a folder, or the data set's own; for evaluation only. none: ignore labels."""
     holdout: Annotated[float, Range(above=0, at_most=0.5)] | None = None
-    """Fraction of the labelled training images to hold out for evaluation: in place of a known data set's test split,
-    or where images of your own have none."""
+    """Fraction of the labelled training images to hold out for evaluation, in place of the test split if there is
+    one."""
     start_early: Annotated[bool, AddedLater] = False
     """Start training when the first 8,192 images are decoded, and decode the rest meanwhile. Needs --labels none. The
     first epoch takes images in the order of their files, shuffled within blocks of 8,192."""

@@ -1,0 +1,222 @@
+"""aag sweep"""
+
+import json
+import sys
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+from aag.cli.output import Printer, decoding_progress, make_console, print_rows
+from aag.cli.parsing import ALIASES, parse
+from aag.cli.train import describe_options, parse_train, peek, tidy_source, write_run_report
+from aag.errors import AAGError, unknown
+from aag.settings import Range, option
+from aag.signals import RESUMABLE, stop_within
+from aag.sweeps import SweepOptions, SweepPlan, SweepResult, SweepRunner
+from aag.sweeps.candidates import Candidate, build_candidates, check_names, default_folder
+from aag.sweeps.grid import Values, choose_values, read_words
+from aag.sweeps.images import SweepImages
+from aag.sweeps.results import INVALID, describe_values, table_rows
+from aag.text import duration, pluralize, rough_duration
+from aag.training import DataSettings, choose_recipe
+from aag.training.progress import Progress, stop_on_signals
+
+
+@dataclass(frozen=True)
+class Sweep(SweepOptions):
+    """Train with several settings, and rank them on held-out training images; test images are never used.
+
+    aag sweep --data cifar10 --recipe paper --epochs 30 --grid lr=0.03,0.06 temperature=0.1,0.2
+
+    Takes every option of aag train as well, for all runs. --holdout is 0.1 by default, if there are labels. The same
+    command resumes; with more values it reuses what is done. Writes a run folder per run, sweep.json and sweep.md."""
+
+    out: Path | None = None
+    """Folder of the sweep. Default: sweeps/ and a name made from data, recipe and what is swept."""
+    minutes: Annotated[float, Range(above=0, at_most=1e6)] | None = None
+    """Save and stop within this many minutes, with exit code 75; the same command resumes."""
+    list: bool = False
+    """Print each setting with its status and time; run nothing."""
+    plan: bool = False
+    """Print the aag train commands that are left, one per line, for a scheduler; run nothing."""
+    json: bool = False
+    """Print the table as JSON."""
+    report: bool = False
+    """Write report.html into each run folder."""
+
+
+def run(arguments: list[str]) -> int:
+    own, shared = _split(arguments)
+    options = parse(Sweep, "sweep", own)
+    if sum((options.list, options.plan, options.json and options.plan)) > 1:
+        raise AAGError("--plan prints commands only; leave out --list and --json")
+    console = make_console(stderr=options.json, ignore_write_errors=True)
+    with decoding_progress(console) as decoding:
+        plan = _make_plan(options, shared, decoding)
+        if options.list:
+            return _list(plan, options.json)
+        if options.plan:
+            return _print_plan(plan)
+        say = Printer(console)
+        with stop_within(options.minutes), stop_on_signals() as stop:
+            runner = SweepRunner(
+                plan,
+                should_stop=stop,
+                new_progress=lambda test: Progress(console, test, brief=True),
+                after_run=lambda result, sets: (
+                    write_run_report(result, plan.execution, sets, say) if options.report else None
+                ),
+                say=say,
+            )
+            result = runner.run()
+    if options.json:
+        print(json.dumps([row.to_json() for row in result.rows], indent=1, ensure_ascii=False))
+    else:
+        _print_result(result, plan, say)
+    if stop():
+        return stop.exit_code
+    if not result.is_complete:
+        return RESUMABLE
+    return 0 if result.best else 2
+
+
+# --- reading the command ----------------------------------------------------------------------------------------------
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[list[str]]]:
+    """Return the words of the sweep's own options, and those of aag train's, one list per option."""
+    names = {option(field.name) for field in fields(Sweep)}
+    flags = {f"--no-{name[2:]}" for name in names}
+    own: list[str] = []
+    grid: list[str] = []
+    shared: list[list[str]] = []
+    target = own
+    for word in arguments:
+        name = word.partition("=")[0].replace("_", "-")
+        if name == "--grid":  # may be repeated
+            target = grid
+            if "=" in word:
+                grid.append(word.partition("=")[2])
+        elif name in names or name in flags or name in ("--help", "-h"):
+            target = own
+            own.append(word)
+        elif word.startswith("--"):
+            if get_close_matches(name, names, cutoff=0.8) and name not in describe_options("aag"):
+                raise unknown("option", name, names, "aag sweep --help lists them")
+            target = [word]
+            shared.append(target)
+        else:
+            target.append(word)
+    return [*own, *(["--grid", *grid] if grid else [])], shared
+
+
+def _make_plan(options: Sweep, shared: list[list[str]], decoding: Any) -> SweepPlan:
+    grid = {ALIASES.get(option(name), option(name))[2:].replace("-", "_"): values
+            for name, values in read_words(options.grid).items()}  # fmt: skip
+    check_names(grid)
+    given = {group[0].partition("=")[0] for group in shared}
+    for name in grid:
+        if option(name) in given and not options.one_at_a_time:
+            raise AAGError(f"{name} is in --grid; leave out {option(name)}")
+    base = parse_train([word for group in shared for word in group])
+    all_values = choose_values(
+        grid, draws=options.random, one_at_a_time=options.one_at_a_time, seed=base.settings.train.seed
+    )
+    candidates = build_candidates(all_values, lambda values: _make_candidate(values, shared))
+    out = options.out or default_folder(candidates[0], grid)
+    images = SweepImages(root=base.execution.data_root, progress=decoding)
+    chosen = SweepOptions(**{field.name: getattr(options, field.name) for field in fields(SweepOptions)})
+    return SweepPlan(candidates, chosen, base.execution, out, images)
+
+
+def _make_candidate(values: Values, shared: list[list[str]]) -> Candidate:
+    """Parse the shared options with these values, as `aag train` would."""
+    swept = {option(name) for name in values}
+    words = [word for group in shared if group[0].partition("=")[0] not in swept for word in group]
+    data = tidy_source(peek(words, "--data") or DataSettings.source)
+    recipe = str(values.get("recipe") or peek(words, "--recipe") or "auto")
+    _, method = choose_recipe(recipe, data, values.get("method") or peek(words, "--method"))
+    types = _option_types(method)
+    for name, value in values.items():
+        words += _type_value(name, str(value), types.get(option(name)))
+    request = parse_train(words)
+    parsed = request.settings.options()
+    typed = {name: parsed.get(name, value) for name, value in values.items()}
+    return Candidate(typed, request.settings, request.recipe, request.given)
+
+
+@cache
+def _option_types(method: str) -> dict[str, Any]:
+    return describe_options(method)
+
+
+def _type_value(name: str, value: str, kind: Any) -> list[str]:
+    """Return an option as one types it: a flag for true and false, several words for a list."""
+    inner = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    kinds = get_args(inner)
+    if inner is bool:
+        if value.lower() not in ("true", "false"):
+            raise AAGError(f"{name} takes true or false, not {value!r}")
+        return [option(name if value.lower() == "true" else f"no_{name}")]
+    if value.lower() == "none" and NoneType in kinds:
+        return [option(name), "None"]
+    is_list = get_origin(inner) is tuple or any(get_origin(each) is tuple for each in kinds)
+    return [option(name), *(value.split() if is_list else [value])]
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+
+def _list(plan: SweepPlan, as_json: bool) -> int:
+    rows = plan.rows()
+    if as_json:
+        print(json.dumps([row.to_json() for row in rows], indent=1, ensure_ascii=False))
+        return 0
+    cells = table_rows(rows, one_at_a_time=plan.options.one_at_a_time)
+    for cell, row in zip(cells, rows, strict=True):
+        if not row.is_finished and (seconds := plan.estimate_seconds(row.epochs)):
+            cell["time"] = f"about {duration(seconds) if seconds < 60 else rough_duration(seconds)}"
+    print_rows(cells)
+    say, left = Printer(), plan.todo()
+    if len(plan.rungs) > 1:
+        rungs = [f"{pluralize(count, 'setting')} for {pluralize(epochs or 0, 'epoch')}" for count, epochs in plan.rungs]
+        say(f"rungs    {', '.join(rungs)}; now rung {len(plan.rung_rows())}")
+    times = [plan.estimate_seconds(trial.settings.train.epochs) or 0 for trial in left]
+    about = f", about {rough_duration(sum(times))}" if sum(times) > 30 else ""
+    say(f"left     {pluralize(len(left), 'run')}{about}")
+    say(f"sweep    {plan.folder}")
+    return 0
+
+
+def _print_plan(plan: SweepPlan) -> int:
+    """Print only the commands to stdout, for a pipe."""
+    plan.prepare()
+    commands = plan.commands()
+    for command in commands:
+        print(command)
+    if not commands:
+        print("nothing to run: everything is done", file=sys.stderr)
+    elif len(plan.rung_rows()) < len(plan.rungs):
+        print("then run the same command again for the next rung, which depends on these results", file=sys.stderr)
+    return 0
+
+
+def _print_result(result: SweepResult, plan: SweepPlan, say: Printer) -> None:
+    say()
+    print_rows(table_rows(result.rows, one_at_a_time=plan.options.one_at_a_time))
+    for row in result.rows:
+        if row.message:
+            say(f"{row.status}: {describe_values(row.values)}: {row.message}")
+    if any(row.message and row.status != INVALID for row in result.rows):
+        say("(--retry-failed runs failed settings again)")
+    say(f"ranked   by {result.protocol}")
+    say(f"sweep    {result.folder}")
+    if not result.is_complete:
+        say("\nNot all runs are done. The same command resumes.")
+    elif result.best:
+        say(f"\nThe best setting, on all images:\n  {result.command}")
+    else:
+        say("\nNo setting has a result.")

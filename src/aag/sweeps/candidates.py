@@ -1,0 +1,106 @@
+"""The settings that a sweep compares: built from values, checked before anything runs."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from aag.data.loading import source_name
+from aag.errors import AAGError
+from aag.settings import option
+from aag.sweeps.grid import Values
+from aag.training import Execution, RunSettings, choose_recipe, recipe_settings
+from aag.training.defaults import folder_options, is_folder, with_epochs
+from aag.training.recipes import check_unused, run_name
+
+NOT_COMPARABLE = ("data", "holdout", "labels", "start_early")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting to try."""
+
+    values: Values  # of the swept options
+    settings: RunSettings  # without a holdout; the first seed's
+    recipe: str
+    given: frozenset[str]  # names of the options that the user chose; for a folder, others are chosen
+    error: str = ""  # why these values cannot be combined
+
+    @property
+    def is_for_folder(self) -> bool:
+        """Whether options that are not given are chosen for a folder."""
+        return self.recipe == "auto" and is_folder(self.settings.data.source)
+
+    def at(self, epochs: int | None, seed: int) -> RunSettings:
+        """Return the settings of one run. epochs: those of a rung; None keeps them."""
+        settings = self.settings if epochs is None else with_epochs(self.settings, epochs)
+        return settings.replace(seed=seed)
+
+    def name(self, settings: RunSettings) -> str:
+        """Return the folder's name of a run with these settings of this candidate."""
+        choosable = folder_options(settings) if self.is_for_folder else ()
+        return run_name(settings, self.recipe, choosable=choosable, given=self.given)
+
+
+def default_folder(candidate: Candidate, names: Iterable[str]) -> Path:
+    """Name the folder of a sweep after its data, its recipe and what is swept."""
+    source, method = candidate.settings.data.source, candidate.settings.method
+    recipe, _ = choose_recipe(candidate.recipe, source, method)
+    words = [source_name(source), "auto" if candidate.is_for_folder else recipe]
+    if "method" not in names and choose_recipe(candidate.recipe, source, None)[1] != method:
+        words.append(method.rpartition(":")[2])
+    return Path("sweeps") / re.sub(r"[^\w.=+-]", "_", "-".join([*words, *names]))[:100]
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise for an option that cannot be swept."""
+    shared = {field.name for field in fields(Execution)} | {"report"}
+    for name in names:
+        if name in NOT_COMPARABLE:
+            raise AAGError(f"{name} cannot be swept: accuracies on different images do not compare; sweep each apart")
+        if name == "seed":
+            raise AAGError("seed cannot be swept: use --seeds N for N runs of each setting")
+        if name in shared:
+            raise AAGError(f"{name} cannot be swept: it does not change the result; give {option(name)} once")
+
+
+def make_candidate(values: Values, data: str, options: Mapping[str, Any]) -> Candidate:
+    """Return the settings of values that are swept and options that all share, as `aag.train` takes them."""
+    chosen = {**options, **values}
+    recipe, method = chosen.pop("recipe", "auto"), chosen.pop("method", None)
+    settings = recipe_settings(recipe, data, method).replace(**chosen)
+    return Candidate(values, settings, recipe, frozenset(chosen))
+
+
+def build_candidates(all_values: Sequence[Values], build: Callable[[Values], Candidate]) -> list[Candidate]:
+    """Build and check every setting; those that equal an earlier one are left out.
+
+    A value that no combination accepts is refused. Values that only some combinations accept become candidates with an
+    error.
+    """
+    found: list[Candidate] = []
+    errors: dict[int, AAGError] = {}
+    for place, values in enumerate(all_values):
+        try:
+            candidate = build(values)
+            check_unused(candidate.settings, candidate.recipe)
+            candidate.settings.resolve()
+        except AAGError as error:
+            errors[place] = error
+            continue
+        if all(candidate.settings != other.settings for other in found):
+            found.append(candidate)
+    for place, refusal in errors.items():
+        for name, value in all_values[place].items():
+            using = [number for number, values in enumerate(all_values) if values.get(name) == value]
+            if all(number in errors for number in using):
+                raise refusal
+    if not found:
+        raise next(iter(errors.values()))
+    first = found[0]
+    broken = (
+        Candidate(all_values[place], first.settings, first.recipe, first.given, str(refusal))
+        for place, refusal in errors.items()
+    )
+    return [*found, *broken]

@@ -1,0 +1,52 @@
+"""The images of a sweep: training images and those held out of them. The test split is never read."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aag.data import as_image_sets
+from aag.data.datasets import DATASETS
+from aag.data.holdout import NoLabelsError
+from aag.errors import AAGError
+from aag.training import DataSettings, RunSettings, load_sets
+from aag.training.api import Sets
+
+HOLDOUT = 0.1  # by default, where there are labels
+
+
+class SweepImages:
+    """Loads images once for all runs that share them. `images` are those in memory; None: settings name a source."""
+
+    def __init__(
+        self, images: Any = None, root: Path | None = None, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self.images, self.root, self.progress = images, root, progress
+        self._loaded: tuple[DataSettings, Sets] | None = None
+
+    def load(self, settings: RunSettings) -> Sets:
+        """Return training images and held-out ones; without a holdout, only training images."""
+        key = settings.data
+        if self._loaded is None or self._loaded[0] != key:
+            self._loaded = None  # frees the memory first
+            if self.images is None:
+                sets = load_sets(settings, self.root, self.progress)
+            else:
+                sets = as_image_sets(self.images, image_size=key.source_size, labels=key.labels, holdout=key.holdout)
+            self._loaded = key, sets if key.holdout else (sets[0], None)
+        return self._loaded[1]
+
+    def choose_holdout(self, settings: RunSettings) -> float | None:
+        """Return the fraction to hold out: the given one, else 0.1; None for images without labels."""
+        given = settings.data.holdout
+        if settings.data.labels == "none":
+            if given:
+                raise AAGError("--holdout needs labels; leave it out, or leave out --labels none")
+            return None
+        if self.images is not None or settings.data.source not in DATASETS:
+            try:
+                self.load(settings.replace(holdout=given or HOLDOUT))
+            except NoLabelsError:
+                if given:
+                    raise
+                return None
+        return given or HOLDOUT

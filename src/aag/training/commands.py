@@ -1,0 +1,47 @@
+"""Write settings as options of `aag train`."""
+
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any
+
+from aag.settings import option
+from aag.training.api import Execution
+from aag.training.recipes import choose_recipe, find_recipe, recipe_settings
+from aag.training.settings import RunSettings
+
+
+def train_options(settings: RunSettings, recipe: str, execution: Execution, given: Collection[str] = ()) -> list[str]:
+    """Return the words after `aag train` that give exactly this run.
+
+    Options that equal the recipe's are left out, unless they are `given`: for a folder, others would be chosen.
+    """
+    data, method = settings.data.source, settings.method
+    words = {"data": data} if recipe == "auto" else {"data": data, "recipe": recipe}
+    if choose_recipe(recipe, data, None)[1] != method:
+        words["method"] = method
+    base = recipe_settings(recipe, data, method).options()
+    for name, value in settings.options().items():
+        if value != base[name] or (name in given and value is not None and name not in ("data", "method")):
+            words[name] = value
+    named, _ = choose_recipe(recipe, data, method)
+    usual = Execution(knn_every=find_recipe(named, method).knn_every)
+    for field in fields(Execution):
+        if (value := getattr(execution, field.name)) != getattr(usual, field.name):
+            words[field.name] = value
+    return [word for option_words in type_options(words) for word in option_words]
+
+
+def train_command(settings: RunSettings, recipe: str, execution: Execution, given: Collection[str] = ()) -> str:
+    """Return the line for a shell that gives exactly this run."""
+    return shlex.join(["aag", "train", *train_options(settings, recipe, execution, given)])
+
+
+def type_options(settings: Mapping[str, Any]) -> list[list[str]]:
+    """Return each option as one types it, in words."""
+    return [
+        [option(name if value else f"no_{name}")]
+        if isinstance(value, bool)
+        else [option(name), *map(str, value if isinstance(value, list | tuple) else (value,))]
+        for name, value in settings.items()
+    ]
