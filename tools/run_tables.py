@@ -13,6 +13,7 @@ from aag.pages.markdown import make_table
 from aag.paper import PAPER, Experiment, Figure, Result, Results, Table, make_experiment
 from aag.paper.cells import find_measure
 from aag.paper.written import all_written, changed_options
+from aag.race import RaceSettings, leaderboard
 from aag.settings import to_json
 from aag.text import duration
 from aag.training import recipe_settings
@@ -119,6 +120,33 @@ def results_table(results: Results | None = None) -> str:
         rows.append(((data, -max(knn.values, default=0)), row))
     head = ["data", "network", "recipe", "epochs", "kNN", "paper", "linear", "training", "views/s", "seeds"]
     return make_table(head, [row for _, row in sorted(rows, key=lambda each: each[0])], left=3)
+
+
+# --- the race ---------------------------------------------------------------------------------------------------------
+
+OTHERS = [  # entries that others have published: who, minutes, accuracy, seeds, machine
+    (
+        "[SimCLR, 500 epochs, batch 512](https://github.com/dkobak/simclr-cifar10) by Dmitry Kobak; kNN with k = 10 on "
+        "the features",
+        99.0, "90.3 ± 0.3", NONE, "NVIDIA A100",
+    ),
+]  # fmt: skip
+
+
+def race_table(results: Results | None = None) -> str:
+    """Return the leaderboard of CIFAR-10 with ResNet-18, ours and others', the fastest first."""
+    rows = []
+    for entry in leaderboard(results or read_results(), RaceSettings.target, "cifar10", "resnet18"):
+        row, links = entry.row(), [f"[{run.seed}](results/{run.path.name})" for run in entry.results]
+        provisional = " (provisional)" if entry.is_provisional else ""
+        accuracy = f"{row['kNN']:.2f}" + (f" ({row['range']})" if row["range"] else "")
+        rows.append(
+            (entry.seconds / 60, [f"`aag race {row['entry']}`{provisional}", accuracy, ", ".join(links), entry.machine])
+        )
+    rows += [(minutes, [who, accuracy, seeds, machine]) for who, minutes, accuracy, seeds, machine in OTHERS]
+    ordered = sorted(rows, key=lambda each: each[0])
+    cells = [[place, row[0], duration(60 * minutes), *row[1:]] for place, (minutes, row) in enumerate(ordered, 1)]
+    return make_table(["", "entry", "training", "kNN", "seeds", "on one"], cells, left=2)
 
 
 # --- the page of the methods ------------------------------------------------------------------------------------------

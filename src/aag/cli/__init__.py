@@ -40,6 +40,7 @@ COMMANDS = {  # by what a user wants to do
     },
     "Reproduce": {
         "reproduce": "the paper's tables and figures: what is done; runs the rest",
+        "race": "how fast encoders reach 90 % kNN: the leaderboard; runs entries",
         "bench": "speed and memory here, compared with a DataLoader pipeline",
     },
 }

@@ -68,7 +68,7 @@ def commands() -> dict[str, Command]:
                 continue
             second: dict[str, type | None] = getattr(module, "SUBCOMMANDS", {})
             found[name] = _command(getattr(module, name.capitalize()), about, tuple(second))
-            if name == "sweep":  # takes the options of train, too
+            if name in ("sweep", "race"):  # they take the options of train, too
                 found[name] = replace(found[name], options=_train_options() | found[name].options)
             for word, kind in second.items():
                 found[f"{name} {word}"] = _command(kind) if kind else Command()

@@ -3,7 +3,6 @@
 import json
 import sys
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import NoneType
@@ -11,8 +10,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 from aag.cli.output import Printer, decoding_progress, make_console, print_rows
 from aag.cli.parsing import ALIASES, parse
-from aag.cli.train import describe_options, parse_train, peek, tidy_source, write_run_report
-from aag.errors import AAGError, unknown
+from aag.cli.train import describe_options, parse_train, peek, split_options, tidy_source, write_run_report
+from aag.errors import AAGError
 from aag.settings import Range, option
 from aag.signals import RESUMABLE, stop_within
 from aag.sweeps import SweepOptions, SweepPlan, SweepResult, SweepRunner
@@ -49,7 +48,7 @@ class Sweep(SweepOptions):
 
 
 def run(arguments: list[str]) -> int:
-    own, shared = _split(arguments)
+    own, shared = split_options(arguments, Sweep, repeatable="--grid")
     options = parse(Sweep, "sweep", own)
     if sum((options.list, options.plan, options.json and options.plan)) > 1:
         raise AAGError("--plan prints commands only; leave out --list and --json")
@@ -84,33 +83,6 @@ def run(arguments: list[str]) -> int:
 
 
 # --- reading the command ----------------------------------------------------------------------------------------------
-
-
-def _split(arguments: list[str]) -> tuple[list[str], list[list[str]]]:
-    """Return the words of the sweep's own options, and those of aag train's, one list per option."""
-    names = {option(field.name) for field in fields(Sweep)}
-    flags = {f"--no-{name[2:]}" for name in names}
-    own: list[str] = []
-    grid: list[str] = []
-    shared: list[list[str]] = []
-    target = own
-    for word in arguments:
-        name = word.partition("=")[0].replace("_", "-")
-        if name == "--grid":  # may be repeated
-            target = grid
-            if "=" in word:
-                grid.append(word.partition("=")[2])
-        elif name in names or name in flags or name in ("--help", "-h"):
-            target = own
-            own.append(word)
-        elif word.startswith("--"):
-            if get_close_matches(name, names, cutoff=0.8) and name not in describe_options("aag"):
-                raise unknown("option", name, names, "aag sweep --help lists them")
-            target = [word]
-            shared.append(target)
-        else:
-            target.append(word)
-    return [*own, *(["--grid", *grid] if grid else [])], shared
 
 
 def _make_plan(options: Sweep, shared: list[list[str]], decoding: Any) -> SweepPlan:

@@ -2,7 +2,9 @@
 
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, make_dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import tyro
@@ -11,7 +13,7 @@ from aag.cli.output import Printer, decoding_progress, make_console
 from aag.cli.parsing import option_types, options_in, options_of, parse_sections
 from aag.data.datasets import DATASETS
 from aag.distributed import ReportedByMainError, read_launch
-from aag.errors import AAGError, first_line
+from aag.errors import AAGError, first_line, unknown
 from aag.methods import load_method, methods
 from aag.nets import NetworkSettings
 from aag.settings import TrainSettings, option
@@ -155,6 +157,36 @@ def describe_options(method: str) -> dict[str, Any]:
 
 def _collect(kind: type, parsed: Any) -> Any:
     return kind(**{field.name: getattr(parsed, field.name) for field in fields(kind)})
+
+
+def split_options(arguments: Sequence[str], kind: type, repeatable: str = "") -> tuple[list[str], list[list[str]]]:
+    """Return the words of a command's own options, and those of `aag train`, which it also takes, one list per option.
+
+    The values of a `repeatable` option are joined.
+    """
+    names = {option(field.name) for field in fields(kind)}
+    flags = {f"--no-{name[2:]}" for name in names}
+    own: list[str] = []
+    joined: list[str] = []
+    others: list[list[str]] = []
+    target = own
+    for word in arguments:
+        name = word.partition("=")[0].replace("_", "-")
+        if name == repeatable:
+            target = joined
+            if "=" in word:
+                joined.append(word.partition("=")[2])
+        elif name in names or name in flags or name in ("--help", "-h"):
+            target = own
+            own.append(word)
+        elif word.startswith("--"):
+            if get_close_matches(name, names, cutoff=0.8) and name not in describe_options("aag"):
+                raise unknown("option", name, names, "--help lists them")
+            target = [word]
+            others.append(target)
+        else:
+            target.append(word)
+    return [*own, *([repeatable, *joined] if joined else [])], others
 
 
 def peek(arguments: list[str], wanted: str) -> str | None:
