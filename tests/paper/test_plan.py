@@ -1,5 +1,6 @@
 """What is chosen of a table, in which parts, and the commands for it."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from aag import AAGError
+from aag.cli import main
 from aag.cli.parsing import parse
 from aag.cli.train import parse_train
 from aag.methods import methods
@@ -239,12 +241,15 @@ QUEUE = re.findall(r"^\| `aag (.+?)` \|", (ROOT / "results" / "queue.md").read_t
 
 
 @pytest.mark.parametrize("words", QUEUE)
-def test_every_command_of_the_queue_can_be_run_and_is_not_done(words):
+def test_every_command_of_the_queue_can_be_run_and_is_not_done(words, tmp_path, capsys):
     program, *arguments = shlex.split(words)
     if program == "reproduce":
         results = Results(ROOT / "results")
         statuses = [run_status(run, results) for run in select(parse(Reproduce, "reproduce", arguments))]
         assert any(status is not RunStatus.RECORDED for status in statuses)
+    elif program == "sweep":
+        assert main([program, *arguments, "--list", "--json", "--out", str(tmp_path)]) == 0
+        assert {row["status"] for row in json.loads(capsys.readouterr().out)} == {"to do"}  # and none is invalid
     else:
         assert program == "train"
         request = parse_train(arguments)
