@@ -28,6 +28,7 @@ def results(tmp_path: Path) -> Path:
     add(tmp_path, 95.0, 100.0, network="resnet50")  # another race
     add(tmp_path, 95.0, None, epochs=20)  # no time
     add(tmp_path, 95.0, 100.0, holdout=0.1)  # of held-out images
+    add(tmp_path, 95.0, 100.0, start_from="runs/x")  # of weights that took longer
     return tmp_path
 
 

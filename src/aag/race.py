@@ -4,6 +4,7 @@ An entry is a run with a fixed number of epochs, over several seeds. It counts i
 the target, and its time is that of the whole training. So no test image decides when to stop, or which epoch counts.
 """
 
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -71,7 +72,7 @@ class Entry:
     def options(self) -> str:
         """The options after `aag race` that run this entry."""
         options = {"recipe": self.experiment.recipe, "epochs": self.experiment.settings.train.epochs}
-        return " ".join(word for words in type_options(options | changed_options(self.experiment)) for word in words)
+        return shlex.join(word for words in type_options(options | changed_options(self.experiment)) for word in words)
 
     def row(self) -> dict[str, Any]:
         """Return the entry as a row of a table."""
@@ -91,10 +92,11 @@ def leaderboard(results: Results, target: float, data: str, network: str) -> lis
     found: dict[str, Entry] = {}
     for result, experiment in all_written(results):
         options = result.options
-        if (options["data"], options["network"]) != (data, network) or options.get("holdout") or not result.seconds:
+        barred = any(options.get(name) for name in ("holdout", "pretrained", "start_from"))
+        if barred or (options["data"], options["network"]) != (data, network):
             continue
         first = experiment.replace(seed=0)
-        if result.measure("knn") is not None and first.name not in found:
+        if result.seconds and result.measure("knn") is not None and first.name not in found:
             timed = [each for each in results.all_seeds(first) if each.seconds and each.measure("knn") is not None]
             found[first.name] = Entry(first, tuple(timed))
     reached = (entry for entry in found.values() if mean(entry.accuracies) >= target)
