@@ -42,7 +42,7 @@ def test_a_grid_is_trained_ranked_and_reused(sweep, npz, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     ran = sweep("--batch-size", 16, "--grid", "lr=0.03,0.1", "temperature=0.1,0.2")
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith("4 runs of 1 epoch\n[1/4] lr=0.03 temperature=0.1  kNN ")
+    assert ran.out.startswith("4 runs of 1 epoch\n[1/4] lr=0.03 temperature=0.1\n      kNN ")
     assert re.search(r"┃ lr +┃ temperature ┃ kNN % ┃ time +┃ status ┃", ran.out)
     assert max(map(len, ran.out.partition("The best")[0].splitlines())) <= 80
     assert re.search(
@@ -211,7 +211,7 @@ def test_another_process_may_train_a_run_of_the_same_sweep(sweep, monkeypatch):
     monkeypatch.setattr(runner, "train_run", train)
     ran = sweep(*words)
     assert ran.code == 75
-    assert "lr=0.03  to do" in ran.out
+    assert "lr=0.03\n      to do\n" in ran.out
     monkeypatch.setattr(runner, "train_run", real)
     assert sweep(*words).out.startswith("1 run of 1 epoch")
 

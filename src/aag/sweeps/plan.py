@@ -1,7 +1,7 @@
 """What a sweep runs: the rungs, the runs of each, what is done and what is left. All state is in its folder."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +14,6 @@ from aag.settings import Range, Settings
 from aag.sweeps.candidates import Candidate
 from aag.sweeps.images import SweepImages
 from aag.sweeps.results import (
-    DONE,
     INVALID,
     UNFINISHED,
     Measure,
@@ -92,6 +91,8 @@ class SweepPlan:
         self.holdout: float | None = None
         self.held_out: int | None = None  # number of images
         self._finished: dict[str, Outcome] = {}
+        self._epoch_seconds: dict[str, float] = {}  # of finished runs
+        self._trials: dict[tuple[int, int | None], list[Trial]] = {}  # making names takes a while
         self._check()
         self.rungs = self._plan_rungs()
 
@@ -124,18 +125,22 @@ class SweepPlan:
     def _valid(self) -> list[Candidate]:
         return [each for each in self.candidates if not each.error]
 
-    def trials(self, candidate: Candidate, epochs: int | None) -> Iterator[Trial]:
-        """Yield the runs of a candidate in a rung, one per seed."""
-        first = candidate.settings.train.seed
-        for seed in range(first, first + self.options.seeds):
-            settings = candidate.at(epochs, seed)
-            yield Trial(candidate, settings, Run(self.folder / candidate.name(settings)))
+    def trials(self, candidate: Candidate, epochs: int | None) -> list[Trial]:
+        """Return the runs of a candidate in a rung, one per seed."""
+        key = id(candidate), epochs
+        if key not in self._trials:
+            first = candidate.settings.train.seed
+            all_settings = [candidate.at(epochs, seed) for seed in range(first, first + self.options.seeds)]
+            self._trials[key] = [
+                Trial(candidate, settings, Run(self.folder / candidate.name(settings))) for settings in all_settings
+            ]
+        return self._trials[key]
 
     # --- before training ----------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Load the images, decide what to rank by, and check existing runs: all before anything is trained."""
-        first = next(self.trials(self._valid[0], None))
+        first = self.trials(self._valid[0], None)[0]
         settings = self.resolve(first, check=False)
         self.holdout = self.images.choose_holdout(settings.replace(holdout=self.data.holdout))
         if self.options.rank_by == "auto":
@@ -195,6 +200,8 @@ class SweepPlan:
             if found.status in UNFINISHED:
                 return found
             self._finished[trial.name] = found
+            if found.seconds:
+                self._epoch_seconds[trial.name] = found.seconds / trial.settings.train.epochs
         return self._finished[trial.name]
 
     def rung_rows(self) -> list[list[SweepRow]]:
@@ -204,7 +211,7 @@ class SweepPlan:
         for place, (_, epochs) in enumerate(self.rungs):
             rows = []
             for candidate in current:
-                trials = list(self.trials(candidate, epochs))
+                trials = self.trials(candidate, epochs)
                 runs = tuple(map(self.outcome, trials))
                 rows.append(SweepRow(candidate, trials[0].settings.train.epochs, runs, self.measure))
             found.append(rank_rows(rows))
@@ -233,10 +240,9 @@ class SweepPlan:
         return sorted(unfinished, key=lambda trial: trial.settings.train.seed)
 
     def estimate_seconds(self, epochs: int) -> float | None:
-        """Estimate the time of a run from the finished runs; None without one."""
-        done = [(run.seconds, row.epochs) for rung in self.rung_rows() for row in rung for run in row.runs
-                if run.status == DONE and run.seconds]  # fmt: skip
-        return epochs * sum(seconds / count for seconds, count in done) / len(done) if done else None
+        """Estimate the time of a run from those that are known to be finished; None without one."""
+        known = self._epoch_seconds.values()
+        return epochs * sum(known) / len(known) if known else None
 
     def commands(self) -> list[str]:
         """Return a line for a shell per unfinished run of the current rung. Call `prepare` first."""

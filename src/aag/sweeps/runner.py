@@ -60,9 +60,13 @@ class SweepRunner:
         while trials := [trial for trial in self.plan.todo() if trial.name not in self._elsewhere]:
             self._announce(trials)
             for number, trial in enumerate(trials, 1):
-                if self.should_stop() or not self._attempt(trial):
+                if self.should_stop():
                     return self._write()
-                self._report(trial, f"[{number}/{len(trials)}]")
+                seed = f" seed={trial.settings.train.seed}" if self.plan.options.seeds > 1 else ""
+                self.say(f"[{number}/{len(trials)}] {describe_values(trial.candidate.values)}{seed}")
+                if not self._attempt(trial):
+                    return self._write()
+                self._report(trial)
                 self._write()
                 free_memory()
         return self._write()
@@ -76,19 +80,16 @@ class SweepRunner:
         where = f"rung {rung} of {rungs}: " if rungs > 1 else ""
         self.say(f"{where}{pluralize(len(trials), 'run')}{each}{left}")
 
-    def _report(self, trial: Trial, number: str) -> None:
+    def _report(self, trial: Trial) -> None:
         """Say what came of a run, in one line."""
-        found = self.plan.outcome(trial)
-        words = [number, describe_values(trial.candidate.values)]
-        if self.plan.options.seeds > 1:
-            words.append(f"seed={trial.settings.train.seed}")
+        found, words = self.plan.outcome(trial), []
         if (score := getattr(found, self.plan.measure)) is not None:
-            words.append(f" {self.plan.measure.replace('knn', 'kNN')} {score:.2f} %")
+            words.append(f"{self.plan.measure.replace('knn', 'kNN')} {score:.2f} %")
         if found.seconds is not None:
-            words.append(f" {duration(found.seconds)}")
+            words.append(duration(found.seconds))
         if found.status != DONE:
-            words.append(f" {found.status}")
-        self.say(" ".join(words))
+            words.append(found.status)
+        self.say(f"      {'  '.join(words)}")
 
     def _attempt(self, trial: Trial) -> bool:
         """Train a run. Return False if it was stopped on request; a failure is noted."""
