@@ -24,7 +24,7 @@ SHORT = 12  # characters of a column that is never wrapped
 def make_console(*, stderr: bool = False, quiet: bool = False, ignore_write_errors: bool = False) -> Console:
     """Return a console for text without markup. With `ignore_write_errors`, write errors do not end the program."""
     # A path is printed as it is: "photos [old]" holds no markup, and "a:b:c" no emoji.
-    file: Any = FaultTolerantStream(sys.stdout) if ignore_write_errors else None
+    file: Any = FaultTolerantStream(sys.stderr if stderr else sys.stdout) if ignore_write_errors else None
     return Console(markup=False, emoji=False, stderr=stderr, quiet=quiet, file=file)
 
 

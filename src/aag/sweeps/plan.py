@@ -28,7 +28,7 @@ from aag.sweeps.results import (
 from aag.training import Execution, RunSettings
 from aag.training.api import check_run
 from aag.training.commands import train_command
-from aag.training.defaults import plan_run
+from aag.training.defaults import Choice, Plan, plan_run
 from aag.training.runtime import find_device
 
 
@@ -89,7 +89,9 @@ class SweepPlan:
         # Known after `prepare`; until then what an earlier command found.
         self.measure: Measure = read_measure(self.file) or "knn" if options.rank_by == "auto" else options.rank_by
         self.holdout: float | None = None
-        self.held_out: int | None = None  # number of images
+        self.train_count = 0
+        self.held_out: int | None = None  # number of images; None without labels
+        self.choices: list[Choice] = []  # for a folder
         self._finished: dict[str, Outcome] = {}
         self._epoch_seconds: dict[str, float] = {}  # of finished runs
         self._trials: dict[tuple[int, int | None], list[Trial]] = {}  # making names takes a while
@@ -141,7 +143,9 @@ class SweepPlan:
     def prepare(self) -> None:
         """Load the images, decide what to rank by, and check existing runs: all before anything is trained."""
         first = self.trials(self._valid[0], None)[0]
-        settings = self.resolve(first, check=False)
+        plan = self._plan_run(first)
+        self.choices = plan.choices
+        settings = plan.settings
         self.holdout = self.images.choose_holdout(settings.replace(holdout=self.data.holdout))
         if self.options.rank_by == "auto":
             self.measure = "knn" if self.holdout else "agreement"
@@ -149,8 +153,8 @@ class SweepPlan:
             raise AAGError(f"{self.data.source} has no labels, which --rank-by {self.options.rank_by} needs")
         if self.measure == "agreement":
             self._check_same_views()
-        test = self.images.load(self.resolve(first, check=False))[1]
-        self.held_out = None if test is None else len(test)
+        train, test = self.images.load(self._plan_run(first).settings)
+        self.train_count, self.held_out = len(train), None if test is None else len(test)
         for candidate in self._valid:
             for _, epochs in self.rungs:
                 for trial in self.trials(candidate, epochs):
@@ -173,17 +177,19 @@ class SweepPlan:
                     "compare only by labels; add some (class folders), or sweep other options"
                 )
 
-    def resolve(self, trial: Trial, *, check: bool = True) -> RunSettings:
+    def resolve(self, trial: Trial) -> RunSettings:
         """Return the settings of a run, with what is chosen for a folder. An existing run must have the same."""
+        plan = self._plan_run(trial)
+        check_run(plan.run, plan.settings)
+        return plan.settings
+
+    def _plan_run(self, trial: Trial) -> Plan:
         candidate, device = trial.candidate, find_device(self.execution.device)
         settings = trial.settings.replace(holdout=self.holdout)
-        plan = plan_run(
+        return plan_run(
             settings, candidate.recipe, candidate.given, trial.run.folder, None, device,
             for_folder=candidate.is_for_folder,
         )  # fmt: skip
-        if check:
-            check_run(plan.run, plan.settings)
-        return plan.settings
 
     # --- what is done -------------------------------------------------------------------------------------------------
 

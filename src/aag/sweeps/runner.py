@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from aag.data import ImageSet
+from aag.data.loading import source_name
 from aag.errors import AAGError, NotFiniteError, first_line
 from aag.files import explain_write_errors, write_bytes, write_json
 from aag.provenance import provenance
@@ -55,6 +56,7 @@ class SweepRunner:
     def run(self) -> SweepResult:
         """Train what is missing, rung by rung, until all is done or a stop is requested."""
         self.plan.prepare()
+        self._describe()
         with explain_write_errors(self.plan.folder):
             self.plan.folder.mkdir(parents=True, exist_ok=True)
         while trials := [trial for trial in self.plan.todo() if trial.name not in self._elsewhere]:
@@ -70,6 +72,14 @@ class SweepRunner:
                 self._write()
                 free_memory()
         return self._write()
+
+    def _describe(self) -> None:
+        """Say what is trained on and, for a folder, what is chosen."""
+        plan = self.plan
+        for number, choice in enumerate(plan.choices):
+            self.say(f"{'' if number else 'chosen':<9}{choice}")
+        held_out = f" + {plan.held_out:,} held out" if plan.held_out else ", no labels"
+        self.say(f"data     {source_name(plan.data.source)}: {plan.train_count:,} training images{held_out}")
 
     def _announce(self, trials: list[Trial]) -> None:
         rung, rungs = len(self.plan.rung_rows()), len(self.plan.rungs)
