@@ -112,6 +112,8 @@ def test_one_at_a_time_with_settings_that_fail(sweep):
     table = {line.split()[1]: line for line in ran.out.splitlines() if line.startswith("│")}
     assert table.keys() == {"baseline", "lr=0.1", "lr=1e+06", "batch_size=500", "flip=false"}
     assert "not finite" in table["lr=1e+06"]
+    assert re.search(r" [+-]\d+\.\d\d ", table["lr=0.1"])  # the difference to the baseline
+    assert not re.search(r" [+-]\d", table["baseline"])
     assert re.search(r"[\d.]+ │ [\d.]+–[\d.]+ ", table["baseline"])
     assert "failed: batch_size=500: batch size 500 exceeds the 8" in ran.out
     again = sweep(*words, "--grid", "lr=0.1,1e6", "batch_size=500", "flip=false")
@@ -213,7 +215,7 @@ def test_another_process_may_train_a_run_of_the_same_sweep(sweep, monkeypatch):
     monkeypatch.setattr(runner, "train_run", train)
     ran = sweep(*words)
     assert ran.code == 75
-    assert "lr=0.03\n      to do\n" in ran.out
+    assert "lr=0.03\n      another process trains it\n" in ran.out
     monkeypatch.setattr(runner, "train_run", real)
     assert "\n1 run of 1 epoch" in sweep(*words).out
 

@@ -66,7 +66,8 @@ class SweepRunner:
                     return self._write()
                 seed = f" seed={trial.settings.train.seed}" if self.plan.options.seeds > 1 else ""
                 self.say(f"[{number}/{len(trials)}] {describe_values(trial.candidate.values)}{seed}")
-                if not self._attempt(trial):
+                is_finished = self.plan.outcome(trial).status not in UNFINISHED  # by another process, meanwhile
+                if not is_finished and not self._attempt(trial):
                     return self._write()
                 self._report(trial)
                 self._write()
@@ -95,10 +96,10 @@ class SweepRunner:
         found, words = self.plan.outcome(trial), []
         if (score := getattr(found, self.plan.measure)) is not None:
             words.append(f"{self.plan.measure.replace('knn', 'kNN')} {score:.2f} %")
-        if found.seconds is not None:
+        if found.seconds is not None and found.status not in UNFINISHED:
             words.append(duration(found.seconds))
         if found.status != DONE:
-            words.append(found.status)
+            words.append("another process trains it" if trial.name in self._elsewhere else found.status)
         self.say(f"      {'  '.join(words)}")
 
     def _attempt(self, trial: Trial) -> bool:
