@@ -42,7 +42,7 @@ def test_a_grid_is_trained_ranked_and_reused(sweep, npz, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     ran = sweep("--batch-size", 16, "--grid", "lr=0.03,0.1", "temperature=0.1,0.2")
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith("4 runs of 1 epoch\n[1/4] lr=0.03 temperature=0.1  kNN ")
+    assert "\n4 runs of 1 epoch\n[1/4] lr=0.03 temperature=0.1\n      kNN " in ran.out
     assert re.search(r"┃ lr +┃ temperature ┃ kNN % ┃ time +┃ status ┃", ran.out)
     assert max(map(len, ran.out.partition("The best")[0].splitlines())) <= 80
     assert re.search(
@@ -63,7 +63,7 @@ def test_a_grid_is_trained_ranked_and_reused(sweep, npz, monkeypatch):
     assert "[1/" not in again.out
     assert shlex.split(again.out.splitlines()[-1]) == command
     more = sweep("--batch-size", 16, "--grid", "lr=0.03,0.1,0.3", "temperature=0.1,0.2")
-    assert more.out.startswith("2 runs of 1 epoch")
+    assert "\n2 runs of 1 epoch" in more.out
     other = sweep("--batch-size", 16, "--grid", "lr=0.03,0.1", "temperature=0.1,0.2", "--holdout", 0.3)
     assert other.code == 2
     assert "holdout 0.1 there, 0.3 here); choose another --out" in other.err
@@ -112,6 +112,8 @@ def test_one_at_a_time_with_settings_that_fail(sweep):
     table = {line.split()[1]: line for line in ran.out.splitlines() if line.startswith("│")}
     assert table.keys() == {"baseline", "lr=0.1", "lr=1e+06", "batch_size=500", "flip=false"}
     assert "not finite" in table["lr=1e+06"]
+    assert re.search(r" [+-]\d+\.\d\d ", table["lr=0.1"])  # the difference to the baseline
+    assert not re.search(r" [+-]\d", table["baseline"])
     assert re.search(r"[\d.]+ │ [\d.]+–[\d.]+ ", table["baseline"])
     assert "failed: batch_size=500: batch size 500 exceeds the 8" in ran.out
     again = sweep(*words, "--grid", "lr=0.1,1e6", "batch_size=500", "flip=false")
@@ -139,7 +141,7 @@ def test_stopping_saves_and_the_same_command_resumes(sweep, monkeypatch):
     assert "left     1 run\n" in listed.out
     resumed = sweep(*words, "--out", "parts")
     assert resumed.code == 0
-    assert resumed.out.startswith("1 run of 2 epochs")
+    assert "\n1 run of 2 epochs" in resumed.out
     assert scores("parts") == scores("whole")
 
 
@@ -160,7 +162,7 @@ def test_the_planned_commands_give_the_runs_of_the_sweep(sweep):
             ran = aag_(*shlex.split(command)[1:], *(["--no-report"] if " train " in command else ["--device", "cpu"]))
             assert ran.code == 0, ran.err
     done = sweep(*words, "--json")
-    assert done.err == ""
+    assert done.err.startswith("data     tiny: ")  # all text but the table
     rows = json.loads(done.out)
     assert [row["status"] for row in rows] == ["done", "done"]
     assert rows[0]["linear"] >= rows[1]["linear"]
@@ -179,6 +181,8 @@ def test_a_folder_without_labels_is_ranked_by_agreement(npz):
     assert (ran.code, ran.err) == (0, "")
     assert "ranked   by two-view agreement (there are no labels): a hint, not an accuracy" in ran.out
     assert "sweep    sweeps/photos-auto-lr\n" in ran.out
+    assert "\nchosen   image size  32 " in ran.out
+    assert "\ndata     photos: 96 training images, no labels\n" in ran.out
     assert "[1/" not in aag_(*words, "--grid", "lr=0.1,0.2").out
     assert "changes the views" in aag_(*words, "--grid", "jitter_strength=0.1,1").err
     command = ran.out.splitlines()[-1].split()
@@ -211,9 +215,9 @@ def test_another_process_may_train_a_run_of_the_same_sweep(sweep, monkeypatch):
     monkeypatch.setattr(runner, "train_run", train)
     ran = sweep(*words)
     assert ran.code == 75
-    assert "lr=0.03  to do" in ran.out
+    assert "lr=0.03\n      another process trains it\n" in ran.out
     monkeypatch.setattr(runner, "train_run", real)
-    assert sweep(*words).out.startswith("1 run of 1 epoch")
+    assert "\n1 run of 1 epoch" in sweep(*words).out
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,18 @@ def test_a_run_without_its_last_numbers_is_a_failure_not_an_endless_loop(sweep):
     assert f"delete {folder}" in again.rows[1].message
 
 
+def test_collapsed_settings_come_after_all_others(sweep):
+    first = sweep({"lr": [0.03, 0.1]})
+    run = aag.Run(first.best.runs[0].folder)
+    rows = run.metrics()
+    collapse = {"rank": 1.0, "step": 1000}
+    run.filter_metrics(lambda row: False)
+    run.log(row | collapse if row["kind"] == "health" and row["epoch"] == 1 else row for row in rows)
+    again = sweep({"lr": [0.03, 0.1]})
+    assert [row.status for row in again.rows] == ["done", "collapsed"]
+    assert again.best.values != first.best.values
+
+
 def test_combinations_that_exclude_each_other_are_rows(sweep):
     result = sweep({"batch_size": [16, 24], "bn_group_size": [0, 16]})
     bad = [row for row in result.rows if row.status == "invalid"]

@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import MISSING, fields, make_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -24,16 +25,21 @@ METAVARS = {str: "STR", int: "INT", float: "FLOAT", Path: "PATH"}
 
 def field_docs(kind: type) -> dict[str, str]:
     """Return the docstrings below a dataclass's fields; where a subclass gives none, its parent's."""
-    docs: dict[str, str] = {}
-    for each in reversed(kind.__mro__[:-1]):
-        try:
-            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
-        except (OSError, TypeError, SyntaxError):  # made in an interpreter
-            continue
-        assert isinstance(tree, ast.ClassDef)
-        for field, doc in zip(tree.body, tree.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant):
-                docs[ast.unparse(field.target)] = " ".join(str(doc.value.value).split())
+    classes: list[Any] = [*reversed(kind.__mro__[:-1])]
+    return {name: doc for each in classes for name, doc in _own_docs(each).items()}
+
+
+@cache
+def _own_docs(kind: Any) -> dict[str, str]:
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except (OSError, TypeError, SyntaxError):  # made in an interpreter
+        return {}
+    assert isinstance(tree, ast.ClassDef)
+    docs = {}
+    for field, doc in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant):
+            docs[ast.unparse(field.target)] = " ".join(str(doc.value.value).split())
     return docs
 
 

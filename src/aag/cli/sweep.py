@@ -20,7 +20,8 @@ from aag.sweeps.grid import Values, choose_values, read_words
 from aag.sweeps.images import SweepImages
 from aag.sweeps.results import INVALID, describe_values, table_rows
 from aag.text import duration, pluralize, rough_duration
-from aag.training import DataSettings, choose_recipe
+from aag.training import DataSettings, TrainResult, choose_recipe
+from aag.training.api import Sets
 from aag.training.progress import Progress, stop_on_signals
 
 
@@ -60,14 +61,17 @@ def run(arguments: list[str]) -> int:
         if options.plan:
             return _print_plan(plan)
         say = Printer(console)
+
+        def after_run(result: TrainResult, sets: Sets) -> None:
+            if options.report:
+                write_run_report(result, plan.execution, sets, say)
+
         with stop_within(options.minutes), stop_on_signals() as stop:
             runner = SweepRunner(
                 plan,
                 should_stop=stop,
                 new_progress=lambda test: Progress(console, test, brief=True),
-                after_run=lambda result, sets: (
-                    write_run_report(result, plan.execution, sets, say) if options.report else None
-                ),
+                after_run=after_run,
                 say=say,
             )
             result = runner.run()
@@ -75,11 +79,9 @@ def run(arguments: list[str]) -> int:
         print(json.dumps([row.to_json() for row in result.rows], indent=1, ensure_ascii=False))
     else:
         _print_result(result, plan, say)
-    if stop():
-        return stop.exit_code
-    if not result.is_complete:
-        return RESUMABLE
-    return 0 if result.best else 2
+    if result.is_complete:
+        return 0 if result.best else 2
+    return stop.exit_code if stop() else RESUMABLE  # other processes train the rest
 
 
 # --- reading the command ----------------------------------------------------------------------------------------------

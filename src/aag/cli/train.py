@@ -77,7 +77,8 @@ def run(arguments: list[str]) -> int:
     if result.complete and request.report and is_main:
         if request.settings.data.start_early:  # this set has no file names, and repeats images for unreadable files
             sets = None
-        write_run_report(result, request.execution, sets, say)
+        if write_run_report(result, request.execution, sets, say):
+            say(f"\nreport   {result.run.report_file}")
     return 0 if result.complete else stop.exit_code
 
 
@@ -205,8 +206,8 @@ def tidy_source(source: str) -> str:
     return tidy if os.path.exists(os.path.expanduser(source)) and tidy not in DATASETS else source
 
 
-def write_run_report(result: TrainResult, execution: Execution, sets: Any, say: Printer) -> None:
-    """Write the report of a finished run, unless it is up to date. A failure only prints a warning."""
+def write_run_report(result: TrainResult, execution: Execution, sets: Any, say: Printer) -> bool:
+    """Write the report of a finished run, unless it is up to date. A failure prints a warning and returns False."""
     from aag.serving.report import write_report
 
     run = result.run
@@ -214,9 +215,10 @@ def write_run_report(result: TrainResult, execution: Execution, sets: Any, say: 
         if not run.report_file.exists() or run.report_file.stat().st_mtime < run.encoder_file.stat().st_mtime:
             device, root = execution.device, execution.data_root
             write_report(run, sets=sets, points=REPORT_POINTS, seconds=REPORT_SECONDS, data_root=root, device=device)
-        say(f"\nreport   {run.report_file}")
+        return True
     except Exception as error:
         say(f"warning: no report ({first_line(error)}); try aag report {shlex.quote(str(run.folder))}")
+        return False
 
 
 def _print_summary(result: TrainResult, request: Request, say: Printer) -> None:

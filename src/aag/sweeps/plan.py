@@ -1,7 +1,7 @@
 """What a sweep runs: the rungs, the runs of each, what is done and what is left. All state is in its folder."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +14,6 @@ from aag.settings import Range, Settings
 from aag.sweeps.candidates import Candidate
 from aag.sweeps.images import SweepImages
 from aag.sweeps.results import (
-    DONE,
     INVALID,
     UNFINISHED,
     Measure,
@@ -29,7 +28,7 @@ from aag.sweeps.results import (
 from aag.training import Execution, RunSettings
 from aag.training.api import check_run
 from aag.training.commands import train_command
-from aag.training.defaults import plan_run
+from aag.training.defaults import Choice, Plan, plan_run
 from aag.training.runtime import find_device
 
 
@@ -90,8 +89,12 @@ class SweepPlan:
         # Known after `prepare`; until then what an earlier command found.
         self.measure: Measure = read_measure(self.file) or "knn" if options.rank_by == "auto" else options.rank_by
         self.holdout: float | None = None
-        self.held_out: int | None = None  # number of images
+        self.train_count = 0
+        self.held_out: int | None = None  # number of images; None without labels
+        self.choices: list[Choice] = []  # for a folder
         self._finished: dict[str, Outcome] = {}
+        self._epoch_seconds: dict[str, float] = {}  # of finished runs
+        self._trials: dict[tuple[int, int | None], list[Trial]] = {}  # making names takes a while
         self._check()
         self.rungs = self._plan_rungs()
 
@@ -124,19 +127,25 @@ class SweepPlan:
     def _valid(self) -> list[Candidate]:
         return [each for each in self.candidates if not each.error]
 
-    def trials(self, candidate: Candidate, epochs: int | None) -> Iterator[Trial]:
-        """Yield the runs of a candidate in a rung, one per seed."""
-        first = candidate.settings.train.seed
-        for seed in range(first, first + self.options.seeds):
-            settings = candidate.at(epochs, seed)
-            yield Trial(candidate, settings, Run(self.folder / candidate.name(settings)))
+    def trials(self, candidate: Candidate, epochs: int | None) -> list[Trial]:
+        """Return the runs of a candidate in a rung, one per seed."""
+        key = id(candidate), epochs
+        if key not in self._trials:
+            first = candidate.settings.train.seed
+            all_settings = [candidate.at(epochs, seed) for seed in range(first, first + self.options.seeds)]
+            self._trials[key] = [
+                Trial(candidate, settings, Run(self.folder / candidate.name(settings))) for settings in all_settings
+            ]
+        return self._trials[key]
 
     # --- before training ----------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Load the images, decide what to rank by, and check existing runs: all before anything is trained."""
-        first = next(self.trials(self._valid[0], None))
-        settings = self.resolve(first, check=False)
+        first = self.trials(self._valid[0], None)[0]
+        plan = self._plan_run(first)
+        self.choices = plan.choices
+        settings = plan.settings
         self.holdout = self.images.choose_holdout(settings.replace(holdout=self.data.holdout))
         if self.options.rank_by == "auto":
             self.measure = "knn" if self.holdout else "agreement"
@@ -144,8 +153,8 @@ class SweepPlan:
             raise AAGError(f"{self.data.source} has no labels, which --rank-by {self.options.rank_by} needs")
         if self.measure == "agreement":
             self._check_same_views()
-        test = self.images.load(self.resolve(first, check=False))[1]
-        self.held_out = None if test is None else len(test)
+        train, test = self.images.load(self._plan_run(first).settings)
+        self.train_count, self.held_out = len(train), None if test is None else len(test)
         for candidate in self._valid:
             for _, epochs in self.rungs:
                 for trial in self.trials(candidate, epochs):
@@ -168,17 +177,19 @@ class SweepPlan:
                     "compare only by labels; add some (class folders), or sweep other options"
                 )
 
-    def resolve(self, trial: Trial, *, check: bool = True) -> RunSettings:
+    def resolve(self, trial: Trial) -> RunSettings:
         """Return the settings of a run, with what is chosen for a folder. An existing run must have the same."""
+        plan = self._plan_run(trial)
+        check_run(plan.run, plan.settings)
+        return plan.settings
+
+    def _plan_run(self, trial: Trial) -> Plan:
         candidate, device = trial.candidate, find_device(self.execution.device)
         settings = trial.settings.replace(holdout=self.holdout)
-        plan = plan_run(
+        return plan_run(
             settings, candidate.recipe, candidate.given, trial.run.folder, None, device,
             for_folder=candidate.is_for_folder,
         )  # fmt: skip
-        if check:
-            check_run(plan.run, plan.settings)
-        return plan.settings
 
     # --- what is done -------------------------------------------------------------------------------------------------
 
@@ -195,6 +206,8 @@ class SweepPlan:
             if found.status in UNFINISHED:
                 return found
             self._finished[trial.name] = found
+            if found.seconds:
+                self._epoch_seconds[trial.name] = found.seconds / trial.settings.train.epochs
         return self._finished[trial.name]
 
     def rung_rows(self) -> list[list[SweepRow]]:
@@ -204,7 +217,7 @@ class SweepPlan:
         for place, (_, epochs) in enumerate(self.rungs):
             rows = []
             for candidate in current:
-                trials = list(self.trials(candidate, epochs))
+                trials = self.trials(candidate, epochs)
                 runs = tuple(map(self.outcome, trials))
                 rows.append(SweepRow(candidate, trials[0].settings.train.epochs, runs, self.measure))
             found.append(rank_rows(rows))
@@ -233,10 +246,9 @@ class SweepPlan:
         return sorted(unfinished, key=lambda trial: trial.settings.train.seed)
 
     def estimate_seconds(self, epochs: int) -> float | None:
-        """Estimate the time of a run from the finished runs; None without one."""
-        done = [(run.seconds, row.epochs) for rung in self.rung_rows() for row in rung for run in row.runs
-                if run.status == DONE and run.seconds]  # fmt: skip
-        return epochs * sum(seconds / count for seconds, count in done) / len(done) if done else None
+        """Estimate the time of a run from those that are known to be finished; None without one."""
+        known = self._epoch_seconds.values()
+        return epochs * sum(known) / len(known) if known else None
 
     def commands(self) -> list[str]:
         """Return a line for a shell per unfinished run of the current rung. Call `prepare` first."""

@@ -46,10 +46,10 @@ class Outcome:
 def read_outcome(run: Run, epochs: int, seed: int, measure: Measure) -> Outcome:
     """Read what came of a run from its folder. It is done when its last epoch is saved and measured."""
     status = run_status(run)
-    if status.state == "running":
-        return Outcome(seed, run.folder, RUNNING)
-    if status.state != "complete" or _saved_epoch(run) < epochs:
-        return Outcome(seed, run.folder, STOPPED if run.checkpoints() else TO_DO, seconds=status.seconds)
+    state = RUNNING if status.state == "running" else STOPPED if run.checkpoints() else TO_DO
+    unfinished = Outcome(seed, run.folder, state, seconds=status.seconds)
+    if status.epoch < epochs or _saved_epoch(run) < epochs:
+        return unfinished
     last = {row["kind"]: row for row in run.metrics() if row["epoch"] == epochs}
     health = last.get("health")
     found = Outcome(
@@ -61,9 +61,7 @@ def read_outcome(run: Run, epochs: int, seed: int, measure: Measure) -> Outcome:
         agreement=100 * health["consistency"] if health else None,
         seconds=status.seconds,
     )
-    if getattr(found, measure) is None:
-        return Outcome(seed, run.folder, STOPPED, seconds=status.seconds)
-    return found
+    return unfinished if getattr(found, measure) is None else found
 
 
 def read_failures(file: Path) -> dict[str, tuple[str, str]]:
@@ -117,11 +115,13 @@ class SweepRow:
 
     @property
     def options(self) -> dict[str, Any]:
-        """All options that differ from the recipe's or were given: `aag.train(images, **row.options)`."""
-        settings = self.candidate.settings.options()
-        recipe = {} if self.candidate.recipe == "auto" else {"recipe": self.candidate.recipe}
-        given = {name: settings[name] for name in sorted(self.candidate.given) if name in settings and name != "data"}
-        return {**recipe, "method": self.candidate.settings.method, **given}
+        """The recipe and all given and swept options: `aag.train(images, **row.options)`."""
+        candidate, settings = self.candidate, self.candidate.settings.options()
+        recipe = {} if candidate.recipe == "auto" else {"recipe": candidate.recipe}
+        given = {name: settings[name] for name in sorted(candidate.given) if settings.get(name) is not None}
+        if candidate.settings.encoder.is_custom:  # a module, which the caller has
+            given.pop("network")
+        return {**recipe, **given, "method": candidate.settings.method}
 
     @property
     def status(self) -> str:
@@ -200,6 +200,7 @@ def table_rows(rows: Sequence[SweepRow], *, one_at_a_time: bool = False) -> list
     measure = rows[0].measure
     # With --rank-by linear, kNN is shown, too.
     others: list[Measure] = ["knn"] if measure == "linear" else []
+    baseline = next((row.score for row in rows if not row.values), None)
     cells = []
     for row in rows:
         cell: dict[str, Any]
@@ -214,6 +215,9 @@ def table_rows(rows: Sequence[SweepRow], *, one_at_a_time: bool = False) -> list
             if several and name == measure:
                 ends = row.range(name)
                 cell["range"] = f"{ends[0]:.2f}–{ends[1]:.2f}" if ends and len(row.runs) > 1 else ""
+        if one_at_a_time:
+            known = [] if row.score is None or baseline is None else [row.score - baseline]
+            cell["difference"] = f"{known[0]:+.2f}" if known and row.values else ""
         seconds = row.mean("seconds")
         cells.append({**cell, "time": None if seconds is None else duration(seconds), "status": row.status})
     return cells

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from aag.data import ImageSet
+from aag.data.loading import source_name
 from aag.errors import AAGError, NotFiniteError, first_line
 from aag.files import explain_write_errors, write_bytes, write_json
 from aag.provenance import provenance
@@ -55,17 +56,31 @@ class SweepRunner:
     def run(self) -> SweepResult:
         """Train what is missing, rung by rung, until all is done or a stop is requested."""
         self.plan.prepare()
+        self._describe()
         with explain_write_errors(self.plan.folder):
             self.plan.folder.mkdir(parents=True, exist_ok=True)
         while trials := [trial for trial in self.plan.todo() if trial.name not in self._elsewhere]:
             self._announce(trials)
             for number, trial in enumerate(trials, 1):
-                if self.should_stop() or not self._attempt(trial):
+                if self.should_stop():
                     return self._write()
-                self._report(trial, f"[{number}/{len(trials)}]")
+                seed = f" seed={trial.settings.train.seed}" if self.plan.options.seeds > 1 else ""
+                self.say(f"[{number}/{len(trials)}] {describe_values(trial.candidate.values)}{seed}")
+                is_finished = self.plan.outcome(trial).status not in UNFINISHED  # by another process, meanwhile
+                if not is_finished and not self._attempt(trial):
+                    return self._write()
+                self._report(trial)
                 self._write()
                 free_memory()
         return self._write()
+
+    def _describe(self) -> None:
+        """Say what is trained on and, for a folder, what is chosen."""
+        plan = self.plan
+        for number, choice in enumerate(plan.choices):
+            self.say(f"{'' if number else 'chosen':<9}{choice}")
+        held_out = f" + {plan.held_out:,} held out" if plan.held_out else ", no labels"
+        self.say(f"data     {source_name(plan.data.source)}: {plan.train_count:,} training images{held_out}")
 
     def _announce(self, trials: list[Trial]) -> None:
         rung, rungs = len(self.plan.rung_rows()), len(self.plan.rungs)
@@ -76,19 +91,16 @@ class SweepRunner:
         where = f"rung {rung} of {rungs}: " if rungs > 1 else ""
         self.say(f"{where}{pluralize(len(trials), 'run')}{each}{left}")
 
-    def _report(self, trial: Trial, number: str) -> None:
+    def _report(self, trial: Trial) -> None:
         """Say what came of a run, in one line."""
-        found = self.plan.outcome(trial)
-        words = [number, describe_values(trial.candidate.values)]
-        if self.plan.options.seeds > 1:
-            words.append(f"seed={trial.settings.train.seed}")
+        found, words = self.plan.outcome(trial), []
         if (score := getattr(found, self.plan.measure)) is not None:
-            words.append(f" {self.plan.measure.replace('knn', 'kNN')} {score:.2f} %")
-        if found.seconds is not None:
-            words.append(f" {duration(found.seconds)}")
+            words.append(f"{self.plan.measure.replace('knn', 'kNN')} {score:.2f} %")
+        if found.seconds is not None and found.status not in UNFINISHED:
+            words.append(duration(found.seconds))
         if found.status != DONE:
-            words.append(f" {found.status}")
-        self.say(" ".join(words))
+            words.append("another process trains it" if trial.name in self._elsewhere else found.status)
+        self.say(f"      {'  '.join(words)}")
 
     def _attempt(self, trial: Trial) -> bool:
         """Train a run. Return False if it was stopped on request; a failure is noted."""
