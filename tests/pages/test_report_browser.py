@@ -97,6 +97,18 @@ def test_a_usual_name_takes_one_line_on_a_wide_screen(browser, tmp_path):
     assert long == short
 
 
+@pytest.mark.parametrize("caption", ["", "Rows."])
+def test_only_a_narrow_screen_says_that_a_table_scrolls(browser, tmp_path, caption):
+    page = tmp_path / "page.html"
+    table = doc.Table("Wide", ["a", "b", "c", "d"], [[doc.Cell(["1"])] * 4], caption)
+    page.write_text(render_html(doc.Document("Wide", [], [doc.Section("a", "A", [table])]), page))
+    for width in (1280, 390):
+        browser.open(page, width)
+        assert ("Scroll sideways" in browser.evaluate("document.body.innerText")) == (width == 390)
+        shown = browser.evaluate("document.querySelector('caption').offsetHeight") > 0
+        assert shown == bool(caption or width == 390)
+
+
 def test_the_picture_of_a_point_is_shown(browser, report):
     show_map(browser, report)
     assert browser.evaluate(f"{CARD}.hidden")

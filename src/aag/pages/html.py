@@ -98,12 +98,15 @@ class _Renderer:
         return f"<div><h3>{title}</h3>{drawn}</div>"
 
     def table(self, table: doc.Table) -> str:
-        hint = ' <span class="hint">Scroll sideways for more.</span>' * (len(table.columns) > 3)
+        hint = "Scroll sideways for more." * (len(table.columns) > 3)
         rows = []
         for first, *cells in table.rows:
             data = "".join(f'<td class="{escape(cell.style)}">{self.lines(cell.lines)}</td>' for cell in cells)
             rows.append(f'<tr><th scope="row">{self.lines(first.lines)}</th>{data}</tr>')
-        caption = f"<caption><span>{escape(table.caption)}{hint}</span></caption>" if table.caption or hint else ""
+        caption = f'<caption class="hint"><span>{hint}</span></caption>' if hint else ""
+        if table.caption:
+            inline = f' <span class="hint">{hint}</span>' if hint else ""
+            caption = f"<caption><span>{escape(table.caption)}{inline}</span></caption>"
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.name)}">'
             f'<table class="{escape(table.style)}">{caption}'
