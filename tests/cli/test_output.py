@@ -1,8 +1,9 @@
 """Tables on narrow terminals."""
 
 import pytest
+from rich.progress import Progress
 
-from aag.cli.output import print_rows
+from aag.cli.output import _Rate, print_rows
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +38,15 @@ def test_the_floats_of_a_column_have_the_same_number_of_decimals(capsys):
 def test_very_small_floats_keep_their_digits(capsys):
     print_rows([{"lr": value} for value in (1.2e-7, 0.03)])
     assert "1.2e-07" in capsys.readouterr().out
+
+
+def test_a_bar_shows_its_speed_after_a_second():
+    times = [0.0]
+    bar = Progress(get_time=lambda: times[-1])
+    bar.add_task("", total=500)
+    shown = []
+    for time in (0.5, 0.501, 2.0):
+        times.append(time)
+        bar.advance(bar.task_ids[0], 100)
+        shown.append(_Rate().render(bar.tasks[0]).plain)
+    assert shown == ["", "", "133 images/s"]

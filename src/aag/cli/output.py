@@ -136,7 +136,9 @@ def _make_bar(name: str, console: Console, *, transient: bool = False) -> Progre
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
+        speed = task.finished_speed
+        if (task.elapsed or 0) > 1:  # the first chunks arrive together, which would look fast
+            speed = speed or task.speed
         return Text(f"{speed:,.0f} images/s" if speed else "")
 
 
