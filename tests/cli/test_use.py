@@ -4,6 +4,10 @@ import csv
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,6 +105,16 @@ def test_dedupe_lists_groups_and_deletes_nothing(model, photos):
     assert first["keep"] is True
     alone = aag_("dedupe", model, photos / "<b>dögs", "--threshold", "1", "--device", "cpu")
     assert "no near-duplicates among 19 images" in alone.words
+
+
+def test_the_documented_command_moves_duplicates(model, photos):
+    shutil.copytree(photos, "photos")
+    aag_("dedupe", model, "photos", "--threshold", "1", "--device", "cpu")
+    page = (Path(__file__).parents[2] / "docs" / "use.md").read_text()
+    (command,) = re.findall(r'python -c "(.+?rename.+?)"\n```', page, re.DOTALL)
+    subprocess.run([sys.executable, "-c", command], check=True)
+    assert [path.name for path in Path("removed").rglob("*.png")] == ["zz copy.png"]
+    assert len(list(Path("photos").rglob("*.png"))) == 39
 
 
 def test_dedupe_warns_if_it_cannot_compare_the_pixels(model, photos, monkeypatch):
