@@ -49,6 +49,16 @@ def test_numbers_come_with_their_protocol(run, encoder):
     assert "45.68" not in card  # the evaluation's number replaces that of training
 
 
+def test_numbers_on_held_out_images_say_so(run, encoder):
+    settings = run.settings()
+    settings["data"]["holdout"] = 0.1
+    run.config_file.write_text(json.dumps(settings))
+    assert "| 45.68 % | test split, held-out 10 % of the labelled images |" in model_card(encoder, run)
+    result = {"name": "kNN (embedding)", "accuracy": 51.239, "protocol": {"data": "cifar10"}}
+    run.evaluation_file.write_text(json.dumps({"results": [result]}))
+    assert "| 51.24 % | cifar10, held-out 10 % of the labelled images |" in model_card(encoder, run)
+
+
 def test_without_an_evaluation_the_last_knn_of_training_is_shown(run, encoder):
     assert "| kNN (embedding) | 45.68 % |" in model_card(encoder, run)
 

@@ -104,15 +104,16 @@ def _numbers(run: Run) -> str:
         results = evaluation["results"]
     except AAGError:
         results = []
+    holdout = run.settings()["data"].get("holdout")
+    held_out = f", held-out {100 * holdout:g} % of the labelled images" if holdout else ""
     for row in results:
         protocol = ", ".join(f"{name} {value}" for name, value in row["protocol"].items() if name not in HIDDEN)
-        rows.append(
-            [row["name"], f"{row['accuracy']:.2f} %", escape(str(row["protocol"].get("data"))), escape(protocol)]
-        )
+        data = escape(str(row["protocol"].get("data"))) + held_out
+        rows.append([row["name"], f"{row['accuracy']:.2f} %", data, escape(protocol)])
     metrics = run.metrics()
     if not results and (knn := [row for row in metrics if row["kind"] == "knn"]):
         protocol = f"weighted kNN during training, epoch {knn[-1]['epoch']}"
-        rows.append(["kNN (embedding)", f"{knn[-1]['knn']:.2f} %", "test split", protocol])
+        rows.append(["kNN (embedding)", f"{knn[-1]['knn']:.2f} %", f"test split{held_out}", protocol])
     if health := [row for row in metrics if row["kind"] == "health"]:
         last = health[-1]
         for name, title in HEALTH.items():
