@@ -92,7 +92,7 @@ def count_missing(table: EmbeddingTable, found: Sequence[Duplicate]) -> int:
 
 
 def _split_component(
-    embeddings: torch.Tensor, rows: list[int], threshold: float, pictures: np.ndarray
+    embeddings: torch.Tensor, rows: list[int], threshold: float, pictures: np.ndarray | None
 ) -> Iterator[list[int]]:
     """Yield groups of connected rows, which are sorted by quality: the best remaining row and all rows similar to it.
 
@@ -103,20 +103,21 @@ def _split_component(
         if len(left) < 2:
             return
         near = (embeddings[row[left]] @ embeddings[row[left[0]]] >= threshold - ROUNDING).numpy()
-        near &= _pixels_match(pictures[left[0]], pictures[left])
+        if pictures is not None:
+            near &= _pixels_match(pictures[left[0]], pictures[left])
         near[0] = True
         if near.sum() > 1:
             yield row[left[near]].tolist()
         left = left[~near]
 
 
-def _small_pictures(load: Callable[[int], np.ndarray | None], rows: list[int]) -> np.ndarray:
-    """Return float32 [len(rows), side, side, 3]; NaN for a picture that cannot be loaded."""
+def _small_pictures(load: Callable[[int], np.ndarray | None], rows: list[int]) -> np.ndarray | None:
+    """Return float32 [len(rows), side, side, 3]: NaN for a picture that cannot be loaded, None if none can."""
     pictures = np.full((len(rows), CHECKED_SIDE, CHECKED_SIDE, 3), np.nan, np.float32)
     for place, row in enumerate(rows):
         if (picture := load(row)) is not None:
             pictures[place] = picture
-    return pictures
+    return None if np.isnan(pictures).all() else pictures
 
 
 def _pixels_match(one: np.ndarray, others: np.ndarray) -> np.ndarray:
