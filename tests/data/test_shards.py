@@ -11,6 +11,7 @@ from braceexpand import braceexpand
 from shards import encoded, same_images, write_folder, write_shards, write_tar
 
 from aag import data
+from aag.data.loading import source_name
 from aag.data.shard_files import expand_braces
 from aag.data.shards import Shards
 
@@ -247,3 +248,19 @@ def test_training_and_embedding_take_shards(tmp_path, root):
     assert opened.labels()[:3] == ["0", "1", "0"]
     again = reopen_source(opened.source, opened.names, 16)
     assert again.load(3, 16).shape == (16, 16, 3)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("photos/train-{000..003}.tar", "train-{000..003}"),
+        ("photos/{000..003}.tar", "photos"),
+        ("photos/*.parquet", "photos"),
+        ("https://host/photos/*.tar", "photos"),
+        ("s3://bucket/photos", "photos"),
+        ("hf:OWNER/NAME", "NAME"),
+        ("photos/2024.tar", "2024"),
+    ],
+)
+def test_sources_are_named_by_their_last_word(source, name):
+    assert source_name(source) == name

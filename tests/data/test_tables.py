@@ -1,3 +1,4 @@
+import io
 import sys
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from shards import same_images, write_parquet
 
 from aag import data
-from aag.data.tables import find_columns
+from aag.data.tables import find_columns, read_table
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +161,30 @@ def test_columns_are_chosen_by_type_then_name():
     features = b'{"info": {"features": {"cls": {"_type": "ClassLabel", "names": 3}}}}'
     hostile = schema.with_metadata({"huggingface": features})
     assert find_columns(hostile).classes == ()
+
+
+# --- hostile tables ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("write", [pa.ipc.new_stream, pa.ipc.new_file], ids=["stream", "file"])
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_compressed_arrow_files_are_refused(write, compression):
+    table, content = pa.table({"image": [b"x" * 1000] * 4, "label": [0, 1, 2, 3]}), io.BytesIO()
+    with write(content, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table, max_chunksize=2)
+    content.seek(0)
+    samples = read_table(content, ".arrow", lambda number: True)
+    if compression is None:
+        assert [(sample.item, sample.label) for sample in samples] == [(b"x" * 1000, label) for label in range(4)]
+    else:
+        with pytest.raises(ValueError, match="its batches are compressed; write it without compression"):
+            next(samples)
+
+
+def test_dictionary_columns_next_to_images_are_read():
+    words = pa.array(["a", "b", "a"]).dictionary_encode()
+    table, content = pa.table({"image": [b"x", b"y", b"z"], "words": words}), io.BytesIO()
+    with pa.ipc.new_stream(content, table.schema) as writer:
+        writer.write_table(table)
+    content.seek(0)
+    assert [sample.item for sample in read_table(content, ".arrow", lambda number: True)] == [b"x", b"y", b"z"]

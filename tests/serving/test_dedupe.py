@@ -63,9 +63,9 @@ def test_copies_are_found_at_any_threshold():
 
 def test_many_copies_of_one_image_take_no_pairs():
     rows = F.normalize(torch.randn(1, 64), dim=1).repeat(20_000, 1)
-    started = time.perf_counter()
+    started = time.process_time()
     assert (connect_similar(rows, 0.98) == 0).all()  # 200 million pairs
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
 
 
 @pytest.fixture

@@ -160,3 +160,17 @@ def test_all_shards_are_read_as_one_table(tmp_path):
     write_table(shard_file(out, 1, 2), make_table(1))
     with pytest.raises(AAGError, match="different counts"):
         find_shards(out)
+
+
+@pytest.mark.parametrize("column", ["path", "thumbnail"])
+def test_tables_whose_rows_share_a_long_text_are_refused(tmp_path, monkeypatch, column):
+    """A few kilobytes then take any amount of memory."""
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), pa.array(["x" * 1_000_000]))
+    columns = {"path": [f"{i}" for i in range(200)], "embedding": [[1.0, 0.0]] * 200}
+    columns[column] = long if column == "path" else pa.StructArray.from_arrays([long.cast(pa.binary())], ["bytes"])
+    path = tmp_path / "out.parquet"
+    pq.write_table(pa.table(columns), path, compression="zstd", dictionary_pagesize_limit=2**24, store_schema=False)
+    assert path.stat().st_size < 20_000
+    monkeypatch.setattr("aag.serving.arrow.available_memory", lambda: 400_000_000)
+    with pytest.raises(AAGError, match="its values take more than 100 MB of memory"):
+        read_table(path)

@@ -127,12 +127,16 @@ class Finished(NamedTuple):
     output: str  # standard output and error
 
 
-def run_processes(size: int, arguments: list[str], folder: Path) -> list[Finished]:
-    """Run this Python with `arguments` in `size` processes that know of each other, as torchrun starts them."""
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+        return int(free.getsockname()[1])
+
+
+def run_processes(size: int, arguments: list[str], folder: Path) -> list[Finished]:
+    """Run this Python with `arguments` in `size` processes that know of each other, as torchrun starts them."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environment = {**os.environ, **address, "WORLD_SIZE": str(size)}
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(size)]
         processes = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed_worker import run_processes
+from distributed_worker import free_port, run_processes
 
 from aag.runs import Run
 
@@ -90,9 +90,10 @@ def test_a_signal_to_one_process_saves_and_another_number_of_them_resumes(folder
 
 
 def test_torchrun_restarts_a_process_that_dies(folder):
-    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "-m", "aag"]
+    port = str(free_port())  # by default 29500, which other tests on this machine use as well
+    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--master-port", port]
     words = ["train", "--data", "tiny.npz", "--out", "dies", *OPTIONS, "--method", f"{FAULTY}:Dying"]
-    torchrun = [sys.executable, "-m", *launcher, *words]
+    torchrun = [sys.executable, "-m", *launcher, "-m", "aag", *words]
     ran = subprocess.run(torchrun, cwd=folder, capture_output=True, text=True, timeout=300, env=dict(os.environ))
     assert ran.returncode == 0, ran.stderr
     run = Run(folder / "dies")

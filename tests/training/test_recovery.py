@@ -228,9 +228,14 @@ def test_files_that_a_killed_process_left_are_removed(tmp_path):
 def test_a_damaged_encoder_of_a_finished_run_is_repaired_by_the_same_command(tiny, caplog):
     run = tiny.train(epochs=1).run
     whole = run.encoder_file.read_bytes()
-    for damage in (lambda path: flip(path, -9), lambda path: flip(path, 300), Path.unlink):
+    advice = "run the same aag train again to write it from the checkpoint"
+    for damage, message in (
+        (lambda path: flip(path, -9), advice),
+        (lambda path: flip(path, 300), advice),
+        (Path.unlink, "its training has not finished"),
+    ):
         damage(run.encoder_file)
-        with pytest.raises(AAGError):
+        with pytest.raises(AAGError, match=message):
             aag.load(run.folder)
         assert tiny.train(epochs=1).complete
         assert run.encoder_file.read_bytes() == whole

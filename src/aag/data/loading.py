@@ -205,12 +205,17 @@ def _apply_labels(sets: dict[str, ImageSet], options: _Options) -> dict[str, Ima
 
 
 def source_name(source: str) -> str:
-    """Return the last part of a path, a URL or a name of the Hub, without an extension of a file."""
+    """Return the last part of a path, a URL or a name of the Hub, without an extension of a file.
+
+    A pattern without a word, such as *.tar or {000..099}.tar, is named by its folder.
+    """
     if is_remote(source):
-        name = source.rstrip("/").rpartition("/")[2].removeprefix(HUB_PREFIX)
-        return re.sub(r"\.(tar|parquet|arrow)$", "", name)
-    absolute = Path(os.path.abspath(os.path.expanduser(source)))
-    return absolute.name if os.path.isdir(absolute) else absolute.stem
+        folder, _, name = source.rstrip("/").rpartition("/")
+        name, folder = re.sub(r"\.(tar|parquet|arrow)$", "", name.removeprefix(HUB_PREFIX)), folder.rpartition("/")[2]
+    else:
+        absolute = Path(os.path.abspath(os.path.expanduser(source)))
+        name, folder = absolute.name if os.path.isdir(absolute) else absolute.stem, absolute.parent.name
+    return folder if folder and re.fullmatch(r"[\d*{},.]*[*{][\d*{},.]*", name) else name
 
 
 def _read_source(

@@ -14,12 +14,15 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from aag.data.arrow_messages import check_uncompressed, find_stream
 from aag.data.decode import UnreadableImageError
 from aag.data.encoded import MAX_FILE_BYTES, Item
 from aag.data.tar import Sample, as_label
 
 LABEL_NAMES = ("label", "labels", "cls", "class", "target", "fine_label", "category", "y")
-ROWS = 32  # read at a time
+MAX_GROUP_ROWS = 2**24
+MAX_CHUNK_BYTES = 2**27  # of a column in a row group, to be read at once
+BUFFER_BYTES = 2**20
 TABLE_ERRORS = (pa.ArrowException, OSError, ValueError, EOFError)
 
 
@@ -85,11 +88,14 @@ def read_table(
 
 def _parquet_batches(file: IO[bytes], wanted: Callable[[int], bool]) -> Iterator[tuple[Any, list[Any]]]:
     """Yield the images and labels of a few rows at a time; None for images of which none is wanted."""
-    table = pq.ParquetFile(file, pre_buffer=False, buffer_size=2**20)
+    metadata = pq.read_metadata(file)
+    table = pq.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=_buffer_bytes(metadata, file))
     columns = find_columns(table.schema_arrow)
     start = 0
     for group in range(table.num_row_groups):
         rows = table.metadata.row_group(group).num_rows
+        if not 0 <= rows <= MAX_GROUP_ROWS:
+            raise ValueError(f"a row group claims {rows:,} rows")
         labels: list[Any] = [None] * rows
         if columns.label:  # small, and far from the images: reading both together would seek
             labels = table.read_row_group(group, columns=[columns.label])[columns.label].to_pylist()
@@ -97,10 +103,25 @@ def _parquet_batches(file: IO[bytes], wanted: Callable[[int], bool]) -> Iterator
             yield None, labels
         else:
             done = 0
-            for batch in table.iter_batches(ROWS, row_groups=[group], columns=[columns.image], use_threads=False):
+            # One by one: all rows may share one large value of a dictionary, and each would be a copy of it.
+            for batch in table.iter_batches(1, row_groups=[group], columns=[columns.image], use_threads=False):
                 yield batch.column(0), labels[done : done + len(batch)]
                 done += len(batch)
         start += rows
+
+
+def _buffer_bytes(metadata: pq.FileMetaData, file: IO[bytes]) -> int:
+    """Return the size of the buffer that columns are read through; 0 reads each column of a row group at once.
+
+    A buffer saves memory. But with one, Arrow reserves the length that a page claims, up to 2 GB, even in a small file.
+    """
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    chunks = [group.column(column) for group in groups for column in range(group.num_columns)]
+    largest = max((chunk.total_compressed_size for chunk in chunks), default=0)
+    file.seek(0, 2)
+    if largest > file.tell():
+        raise ValueError(f"a column claims {largest:,} bytes, more than the file has")
+    return BUFFER_BYTES if largest > MAX_CHUNK_BYTES else 0
 
 
 def _arrow_batches(file: IO[bytes], wanted: Callable[[int], bool]) -> Iterator[tuple[Any, list[Any]]]:
@@ -114,17 +135,11 @@ def _arrow_batches(file: IO[bytes], wanted: Callable[[int], bool]) -> Iterator[t
 @contextmanager
 def _open_arrow(file: Any) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Open an Arrow stream, which datasets write, or an Arrow file."""
-    start = file.tell()
-    try:
-        with pa.ipc.open_stream(file) as stream:
-            yield stream.schema, iter(stream)
-        return
-    except pa.ArrowInvalid:
-        if file.tell() > 64:  # it was a stream
-            raise
+    start = find_stream(file)
+    check_uncompressed(file, start)
     file.seek(start)
-    with pa.ipc.open_file(file) as random_access:
-        yield random_access.schema, (random_access.get_batch(i) for i in range(random_access.num_record_batches))
+    with pa.ipc.open_stream(file) as stream:
+        yield stream.schema, iter(stream)
 
 
 def _item(value: Any, follow_paths: bool) -> Item:

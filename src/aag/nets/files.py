@@ -14,10 +14,10 @@ from aag.files import as_path, is_missing
 from aag.nets.backbones import NETWORKS
 from aag.nets.encoder import Encoder, build
 from aag.nets.spec import CUSTOM, SOBEL, EncoderSpec
-from aag.tensor_files import Header
+from aag.runs import Run
+from aag.tensor_files import DamagedFileError, Header
 from aag.text import keep_end
 
-FILENAME = "encoder.safetensors"  # inside a run folder
 MAX_IMAGE_SIZE = 4096  # as in the settings of a run
 SPEC, SETTINGS = "spec", "settings"  # names in the header: of the encoder, and of the run that trained it
 
@@ -53,12 +53,12 @@ def load(
     """
     path = as_path(run_or_file)
     if os.path.isdir(path):
-        path /= FILENAME
+        path = Run(path).encoder_file
         if is_missing(path):
-            raise AAGError(f"no {FILENAME} in {path.parent}: not a run folder, or its training has not finished")
+            raise AAGError(f"no {path.name} in {path.parent}: not a run folder, or its training has not finished")
     elif is_missing(path):
         raise AAGError(f"no such file or folder: {keep_end(str(path), 300)}")
-    header = tensor_files.verify(path)
+    header = _verify(path)
     spec = _parse_spec(path, header)
     if spec.is_custom and backbone is None:
         name = spec.network.removeprefix(CUSTOM)
@@ -77,6 +77,16 @@ def load(
         return encoder.to(device).eval()
     except (RuntimeError, AssertionError) as error:  # no such device, or torch built without it
         raise AAGError(f"cannot use device {str(device)!r}: {first_line(error)}") from error
+
+
+def _verify(path: Path) -> Header:
+    try:
+        return tensor_files.verify(path)
+    except DamagedFileError as error:
+        run = Run(path.parent)
+        if path.name != run.encoder_file.name or not run.checkpoints():
+            raise
+        raise DamagedFileError(f"{error}; run the same aag train again to write it from the checkpoint") from error
 
 
 def read_spec(path: Path) -> EncoderSpec:

@@ -8,15 +8,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from aag.data.memory import available_memory
 from aag.serving.table import RESERVED, EmbeddingTable
+from aag.text import readable_bytes
 
 METADATA = b"aag"  # key of the Parquet file's metadata, which is JSON
 ROW_GROUP = 8192  # rows
+CHECKED_ROWS = 1024  # at a time
 THUMBNAIL = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
@@ -68,6 +72,8 @@ def read_parquet(path: Path, leave_out: set[str]) -> EmbeddingTable:
     """Read a Parquet file without the columns `leave_out`. It may have no rows. Raises Arrow's errors."""
     with pq.ParquetFile(path) as file:
         wanted = [name for name in file.schema_arrow.names if name not in leave_out]
+        if _may_expand(file.metadata):
+            _check_expansion(path, file.metadata, wanted)
         found = file.read(wanted)
     metadata = json.loads((found.schema.metadata or {}).get(METADATA, b"{}"))
     return EmbeddingTable(
@@ -78,6 +84,35 @@ def read_parquet(path: Path, leave_out: set[str]) -> EmbeddingTable:
         {name: found[name].to_pylist() for name in wanted if name not in RESERVED},
         metadata,
     )
+
+
+def _may_expand(metadata: pq.FileMetaData) -> bool:
+    """Return whether the values of a file may take more memory than the file itself. Those of `write_stream` do not."""
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    chunks = [group.column(column) for group in groups for column in range(group.num_columns)]
+    return any(chunk.has_dictionary_page or chunk.compression != "UNCOMPRESSED" for chunk in chunks)
+
+
+def _check_expansion(path: Path, metadata: pq.FileMetaData, wanted: list[str]) -> None:
+    """Raise ValueError if the columns take more than a quarter of the free memory: all rows may share one long text."""
+    leaves = [metadata.schema.column(number) for number in range(len(metadata.schema))]
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    total, limit = 0, available_memory() // 4
+    with pq.ParquetFile(path, read_dictionary=texts) as file:  # such a column holds each text once
+        for batch in file.iter_batches(CHECKED_ROWS, columns=wanted):
+            total += sum(map(_expanded_bytes, batch.columns))
+            if total > limit:
+                raise ValueError(f"its values take more than {readable_bytes(limit)} of memory")
+
+
+def _expanded_bytes(array: pa.Array) -> int:
+    """Return the memory of an array without its dictionaries."""
+    if pa.types.is_dictionary(array.type):
+        lengths = pc.binary_length(array.dictionary).cast(pa.int64())
+        return int(pc.sum(lengths.take(array.indices)).as_py() or 0)
+    if pa.types.is_struct(array.type) and array.type.num_fields:
+        return sum(map(_expanded_bytes, array.flatten()))
+    return int(array.nbytes)
 
 
 def _matrix(found: pa.Table, name: str) -> Tensor:

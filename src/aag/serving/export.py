@@ -60,7 +60,7 @@ def export_encoder(
         raise AAGError(f"{path} is a file; --format hub writes a folder")
     if format != "hub" and path.is_dir():
         path /= DEFAULT_NAMES[format]
-    own = () if isinstance(model, Encoder) else (Path(model), Path(model) / nets.files.FILENAME)
+    own = () if isinstance(model, Encoder) else (Path(model), Run(Path(model)).encoder_file)
     if path.exists() and any(file.exists() and path.samefile(file) for file in own):
         raise AAGError(f"{path} is the encoder itself; give another --out")
     # Building networks draws weights: leave the caller's random state as it was.
