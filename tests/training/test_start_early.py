@@ -300,7 +300,7 @@ def test_a_failure_ends_all_processes(photos):
         ("photos", {"holdout": 0.1}, "leave out --holdout"),
         ("photos", {"epochs": None, "minutes": 1.0}, "give --epochs"),
         ("split", {}, "has a test split"),
-        ("photos.tar", {}, "is known only after reading all of them"),
+        ("memory://photos.tar", {}, "is known only after reading all of them"),
         ("photos.npz", {}, "need no decoding"),
         ("sample", {}, "need no decoding"),
         ("missing/folder", {}, "no such file or folder"),
@@ -318,6 +318,7 @@ def test_what_cannot_start_early_is_refused(photos, monkeypatch, source, changes
     np.savez("photos.npz", images=np.zeros((4, 16, 16, 3), np.uint8))
     with tarfile.open("photos.tar", "w") as archive:
         archive.add("photos/000.png")
+    fsspec.filesystem("memory").pipe("/photos.tar", Path("photos.tar").read_bytes())
     options = {name: value for name, value in (OPTIONS | changes).items() if value is not None}
     with pytest.raises(AAGError, match=message) as caught:
         aag.train(source, out="run", data_root="store", **options)
@@ -336,14 +337,19 @@ def test_arrays_are_refused():
         aag.train(torch.zeros(16, 3, 16, 16, dtype=torch.uint8), **OPTIONS)
 
 
-@pytest.mark.parametrize("kind", ["table", "URL"])
-def test_tables_and_remote_files_start_early(photos, kind):
+@pytest.mark.parametrize("kind", ["table", "tar", "URL"])
+def test_shards_and_remote_files_start_early(photos, kind):
     (photos / "005.png").write_bytes(b"broken")
     contents = {path.name: path.read_bytes() for path in photos.iterdir()}
     if kind == "table":
         images = [{"bytes": contents[name], "path": None} for name in sorted(contents)]
         source = str(photos.parent / "photos.parquet")
         pq.write_table(pa.table({"image": images}), source)
+    elif kind == "tar":
+        source = str(photos.parent / "photos.tar")
+        with tarfile.open(source, "w") as archive:
+            for path in sorted(photos.iterdir()):
+                archive.add(path, path.name)
     else:
         source = "memory://photos"
         fsspec.filesystem("memory").pipe({f"/photos/{name}": content for name, content in contents.items()})

@@ -27,6 +27,7 @@ from aag.data.listing import Listing, no_image_error
 from aag.data.loading import load, source_name
 from aag.data.remote import is_url
 from aag.data.shard_files import find_shards
+from aag.data.shards import Shards
 from aag.data.store import Background, Progress, Store, StoredImages, map_images, open_images
 from aag.data.summary import summarize
 from aag.errors import AAGError, first_line
@@ -91,6 +92,8 @@ def _find_images(source: str) -> tuple[EncodedImages, Listing | None]:
             load(source)  # says what is wrong
         raise AAGError(f"the images of {source} need no decoding; {advice}")
     images, listing = splits["train"]
+    if isinstance(images, Shards):
+        images = images.with_count()
     if "test" in splits and splits["test"][0].count != 0:
         raise AAGError(
             f"{source} has a test split, and --start-early does not evaluate; {advice}, or give the train split"

@@ -68,12 +68,15 @@ class Shards:
     follow_paths: bool = False
     keep: Callable[[], np.ndarray] | None = None
     variant: str = ""
+    samples: int | None = None  # their number, where it was counted
 
     @cached_property
     def count(self) -> int | None:
-        """Number of images, if the metadata of local files has it; else None."""
+        """Number of images, if it was counted or the metadata of local files has it; else None."""
         from aag.data import tables
 
+        if self.samples is not None:
+            return self.samples
         if self.keep or any(shard.kind == ".tar" or is_url(shard.path) for shard in self.shards):
             return None
         try:
@@ -84,6 +87,13 @@ class Shards:
             return count
         except tables.TABLE_ERRORS:
             return None  # reading it gives the reason
+
+    def with_count(self) -> "Shards":
+        """Return the same with a `count`, by reading the headers of tar archives. Remote ones would be read whole."""
+        if self.count is not None or self.keep or any(is_url(shard.path) for shard in self.shards):
+            return self
+        _log.info("counting the images of %s", printable(self.location))
+        return replace(self, samples=sum(1 for shard in self.shards for _ in self._read(shard, lambda i: False)))
 
     @property
     def rough_count(self) -> int:
