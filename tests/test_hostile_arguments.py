@@ -76,7 +76,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "effective_rank": (health.effective_rank, {"embeddings": X}),
     "uniformity": (health.uniformity, {"embeddings": X}),
-    "neighbour_consistency": (health.neighbour_consistency, {"first": X, "second": Y, "k": 1}),
+    "view_agreement": (health.view_agreement, {"first": X, "second": Y, "k": 1}),
     "kmeans": (kmeans, {"x": X, "k": 3, "iterations": 1, "seed": 0, "epoch": 0, "start": X[:3]}),
     "whiten": (whiten, {"features": X, "dims": 4}),
     "mutual_information": (mutual_information, {"a": LABELS, "b": LABELS}),

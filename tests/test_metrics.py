@@ -14,7 +14,7 @@ from aag.serving.card import model_card
 from aag.serving.curves import make_charts
 from aag.training import recipe_settings
 
-HEALTH = {"rank": 3.0, "dimensions": 8, "alignment": 0.1, "uniformity": -1.0, "consistency": 0.5, "images": 96}
+HEALTH = {"rank": 3.0, "dimensions": 8, "alignment": 0.1, "uniformity": -1.0, "agreement": 0.5, "images": 96}
 ROWS = [
     {"kind": "start", "epoch": 0, "step": 0, "gpu": None, "images": 96},
     {"kind": "steps", "epoch": 1, "step": 10, "loss": 4.0},

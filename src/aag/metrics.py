@@ -10,7 +10,7 @@ NUMBERS = {  # that the readers of a kind need; all other values of these kinds 
     "steps": ("loss",),
     "epoch": ("loss", "seconds", "views_per_second"),
     "knn": ("knn",),
-    "health": ("rank", "dimensions", "alignment", "uniformity", "consistency", "images"),
+    "health": ("rank", "dimensions", "alignment", "uniformity", "agreement", "images"),
 }
 
 

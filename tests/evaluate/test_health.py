@@ -15,9 +15,9 @@ from aag.evaluate.health import (
     effective_rank,
     health,
     is_collapsed,
-    neighbour_consistency,
     subset,
     uniformity,
+    view_agreement,
 )
 
 
@@ -46,7 +46,7 @@ def test_against_slow_loops(n, width, k, seed):
     for i in range(n):
         distances = [float((x[i] - other).norm()) for other in y]
         found += sorted(range(n), key=distances.__getitem__).index(i) < k
-    assert neighbour_consistency(x, y, k) == pytest.approx(found / n, abs=0.5 / n)
+    assert view_agreement(x, y, k) == pytest.approx(found / n, abs=0.5 / n)
 
 
 def test_known_cases():
@@ -58,18 +58,18 @@ def test_known_cases():
     assert uniformity(same) == pytest.approx(0, abs=1e-5)
     assert alignment(same, same) == 0
     assert alignment(same, -same) == pytest.approx(4)
-    assert neighbour_consistency(same, same) == 0  # equal embeddings tell no image from another
+    assert view_agreement(same, same) == 0  # equal embeddings tell no image from another
     x = unit(50, 16)
-    assert neighbour_consistency(x, x) == 1
-    assert neighbour_consistency(x, x.roll(1, 0), k=50) == 1
-    assert neighbour_consistency(x, x.roll(1, 0)) == 0
+    assert view_agreement(x, x) == 1
+    assert view_agreement(x, x.roll(1, 0), k=50) == 1
+    assert view_agreement(x, x.roll(1, 0)) == 0
 
 
 def test_two_views_of_other_images_are_refused():
     with pytest.raises(AAGError, match="got 4 and 5 embeddings"):
         alignment(unit(4, 3), unit(5, 3))
     with pytest.raises(AAGError, match="3 dimensions, test features 2"):
-        neighbour_consistency(unit(4, 3), unit(4, 2))
+        view_agreement(unit(4, 3), unit(4, 2))
     with pytest.raises(AAGError, match="at least two"):
         uniformity(unit(1, 3))
 
@@ -96,7 +96,7 @@ def test_health_sees_two_different_fixed_views(photographs):
     assert found == health(encode, photographs[:64], BasicAugment.preset("paper"))
     assert found.dimensions == 3 * 32 * 32
     assert 1 < found.rank <= 64
-    assert 0 < found.consistency <= 1
+    assert 0 < found.agreement <= 1
     blind = health(lambda views: unit(1, 8).expand(len(views), 8), photographs[:64], BasicAugment.preset("paper"))
     assert is_collapsed({**vars(blind), "step": 100})
     assert not is_collapsed({**vars(blind), "step": 99})

@@ -30,7 +30,7 @@ def run(tmp_path) -> Run:
         {"kind": "epoch", **position, "loss": 4.5, "seconds": 61.0, "views_per_second": 900.0},
         {"kind": "knn", **position, "knn": 45.678},
         {"kind": "health", **position, "rank": 17.25, "dimensions": 128, "alignment": 0.5, "uniformity": -2.0,
-         "consistency": 0.75, "images": 1000},
+         "agreement": 0.75, "images": 1000},
     ])  # fmt: skip
     return run
 

@@ -41,9 +41,9 @@ def test_health_is_logged_for_every_method_without_labels(tmp_path, photographs,
     rows = health_rows(result.run)
     assert [row["epoch"] for row in rows] == [0, 1]
     for row in rows:
-        assert {"rank", "dimensions", "alignment", "uniformity", "consistency", "evaluation_seconds"} < row.keys()
+        assert {"rank", "dimensions", "alignment", "uniformity", "agreement", "evaluation_seconds"} < row.keys()
         assert 1 <= row["rank"] <= row["dimensions"]
-        assert 0 <= row["consistency"] <= 1
+        assert 0 <= row["agreement"] <= 1
         assert row["images"] == 48
     assert result.verdict
 
@@ -102,16 +102,16 @@ def test_the_bar_shows_health_within_80_columns_and_warns_once_of_a_collapse(pho
 
 
 def rows(
-    consistency: list[float], *, rank: float = 30.0, uniformity: float = -2.0, anneals: bool = True
+    agreement: list[float], *, rank: float = 30.0, uniformity: float = -2.0, anneals: bool = True
 ) -> list[dict[str, Any]]:
     """Rows of a run with one evaluation every 10 epochs."""
     found = []
-    epochs = max(1, 10 * (len(consistency) - 1))
-    for number, value in enumerate(consistency):
+    epochs = max(1, 10 * (len(agreement) - 1))
+    for number, value in enumerate(agreement):
         epoch = 10 * number
         lr = 0.03 * (1 - epoch / epochs) if anneals else 0.03
         found.append({"kind": "epoch", "epoch": epoch, "step": 20 * epoch, "lr": lr, "loss": 1.0})
-        health = {"rank": rank, "dimensions": 128, "images": 2048, "uniformity": uniformity, "consistency": value}
+        health = {"rank": rank, "dimensions": 128, "images": 2048, "uniformity": uniformity, "agreement": value}
         found.append({"kind": "health", "epoch": epoch, "step": 20 * epoch, **health})
     return found
 

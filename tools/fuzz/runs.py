@@ -31,7 +31,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _rows() -> list[dict[str, Any]]:
-    health = {"rank": 9.5, "dimensions": 128, "alignment": 0.2, "uniformity": -2.5, "images": 256, "consistency": 0.4}
+    health = {"rank": 9.5, "dimensions": 128, "alignment": 0.2, "uniformity": -2.5, "images": 256, "agreement": 0.4}
     rows: list[dict[str, Any]] = [{"kind": "start", "epoch": 0, "step": 0, "gpu": "", "cpu": "x", "torch": "2.11"}]
     for epoch in range(3):
         at = {"epoch": epoch, "step": 200 * epoch}

@@ -1,4 +1,4 @@
-"""Label-free health of an encoder: effective rank, alignment, uniformity and neighbour consistency of two views.
+"""Label-free health of an encoder: effective rank, alignment, uniformity and agreement of two views.
 
 All are functions of unit embeddings. None needs labels, and none influences training.
 """
@@ -30,7 +30,7 @@ class Health:
     alignment: float  # mean squared distance of two views of an image: 0 (equal) to 4
     uniformity: float  # 0 (all embeddings equal) down to about -4 (spread over the sphere)
     images: int  # measured
-    consistency: float  # share of images whose two views find each other among all images, 0 to 1
+    agreement: float  # share of images whose two views find each other among all images, 0 to 1
 
 
 @torch.no_grad()
@@ -72,7 +72,7 @@ def uniformity(embeddings: Tensor) -> float:
 
 
 @torch.no_grad()
-def neighbour_consistency(first: Tensor, second: Tensor, k: int = 1) -> float:
+def view_agreement(first: Tensor, second: Tensor, k: int = 1) -> float:
     """Return the share of images whose second view is among the k nearest of all second views to their first view.
 
     Row i of `first` and of `second`, both [N, D] and unit, are views of image i. An image counts if fewer than k other
@@ -122,7 +122,7 @@ def health(
         images=len(first),
         alignment=round(alignment(first, second), 5),
         uniformity=round(uniformity(first), 5),
-        consistency=round(neighbour_consistency(first, second), 5),
+        agreement=round(view_agreement(first, second), 5),
     )
 
 
@@ -161,7 +161,7 @@ def is_collapsed(row: Mapping[str, Any]) -> bool:
 def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return one sentence on a run's health and what to do, from the rows of its metrics; empty without health rows.
 
-    Whether more epochs will help is judged by the kNN where it was logged, else by the consistency of two views.
+    Whether more epochs will help is judged by the kNN where it was logged, else by the agreement of two views.
     """
     rows = list(rows)
     found = [row for row in rows if row["kind"] == "health"]
@@ -174,15 +174,15 @@ def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
     state = f"rank {last['rank']:.0f} of {last['dimensions']}"
     if is_collapsed(last):
         return f"Collapsed: images get nearly the same embedding ({state}); start again with a tenth of --lr."
-    agree = f"{100 * last['consistency']:.0f} %"
-    noise = 2 * (max(last["consistency"] * (1 - last["consistency"]), 0.01) / max(1, last["images"])) ** 0.5
-    if found[0]["epoch"] == 0 and last["consistency"] - found[0]["consistency"] < noise:
+    agree = f"{100 * last['agreement']:.0f} %"
+    noise = 2 * (max(last["agreement"] * (1 - last["agreement"]), 0.01) / max(1, last["images"])) ** 0.5
+    if found[0]["epoch"] == 0 and last["agreement"] - found[0]["agreement"] < noise:
         return (
             f"Little learned: two views of an image find each other no more often than at the start ({agree}); "
             "train longer, or try another --lr."
         )
     state = f"Healthy: {state}, two views of an image find each other in {agree} of cases"
-    kind, name = ("knn", "knn") if any(row["kind"] == "knn" for row in rows) else ("health", "consistency")
+    kind, name = ("knn", "knn") if any(row["kind"] == "knn" for row in rows) else ("health", "agreement")
     curve = {row["epoch"]: float(row[name]) for row in rows if row["kind"] == kind}
     rates = [row["lr"] for row in rows if row["kind"] == "epoch" and "lr" in row]
     share = _gain_share(curve, anneals=bool(rates) and rates[-1] < 0.5 * max(rates))

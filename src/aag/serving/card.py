@@ -17,7 +17,7 @@ HEALTH = {
     "rank": "effective rank (RankMe)",
     "alignment": "alignment of two views (lower is better)",
     "uniformity": "uniformity (lower is better)",
-    "consistency": "same nearest neighbour for two views",
+    "agreement": "two views of an image find each other",
 }
 CITATION = """```bibtex
 @article{tu2021aag,

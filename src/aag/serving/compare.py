@@ -36,7 +36,7 @@ def compare_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
         row = {"run": name, **{option: _plain(flat.get(option)) for option in differing}, "last_epoch": status.epoch}
         row["kNN"] = status.knn
         row |= {name: accuracy.get(name) for name in measured}
-        row |= {key: health.get(key) for key in ("rank", "consistency", "alignment", "uniformity")}
+        row |= {key: health.get(key) for key in ("rank", "agreement", "alignment", "uniformity")}
         rows.append({**row, "seconds": status.seconds, "status": status.state})
     unused = [key for key in rows[0] if all(row[key] is None for row in rows)]
     return [{key: value for key, value in row.items() if key not in unused} for row in rows]

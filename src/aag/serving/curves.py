@@ -21,7 +21,7 @@ CURVES = (
     Curve("epoch", "loss", "Training loss", "loss"),
     Curve("knn", "knn", "kNN accuracy", "accuracy in %", "Of labelled test images. It does not influence training."),
     Curve("health", "rank", "Effective rank", "RankMe", "Dimensions that the embeddings use. Near 1 is collapse."),
-    Curve("health", "consistency", "Neighbour consistency", "share", "Images whose two views find each other."),
+    Curve("health", "agreement", "Agreement of views", "share", "Images whose two views find each other."),
     Curve("health", "alignment", "Alignment", "squared distance", "Of two views of an image. Lower is closer."),
     Curve("health", "uniformity", "Uniformity", "log potential", "Lower: spread more evenly over the sphere."),
     Curve("epoch", "lr", "Learning rate", "learning rate"),

@@ -58,7 +58,7 @@ def read_outcome(run: Run, epochs: int, seed: int, measure: Measure) -> Outcome:
         COLLAPSED if health and is_collapsed(health) else DONE,
         knn=last["knn"]["knn"] if "knn" in last else None,
         linear=_linear(run, epochs) if measure == "linear" else None,
-        agreement=100 * health["consistency"] if health else None,
+        agreement=100 * health["agreement"] if health else None,
         seconds=status.seconds,
     )
     return unfinished if getattr(found, measure) is None else found

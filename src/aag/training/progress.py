@@ -117,7 +117,7 @@ class Progress(Callback):
             self.bar.update(self.task, score=f"  kNN {row['knn']:.1f}")
             self._say_score(row, f"kNN {row['knn']:5.2f} %")
         elif row["kind"] == "health":
-            rank, dimensions, agree = row["rank"], row["dimensions"], 100 * row["consistency"]
+            rank, dimensions, agree = row["rank"], row["dimensions"], 100 * row["agreement"]
             if not self.labelled:
                 self.bar.update(self.task, score=f"  rank {rank:.0f}/{dimensions}  agree {agree:.0f} %")
                 self._say_score(row, f"rank {rank:5.1f}/{dimensions}  agree {agree:4.1f} %")
