@@ -9,7 +9,8 @@ from aag.errors import AAGError
 from aag.files import write_json
 from aag.paper import PAPER as THE_PAPER
 from aag.paper import Results, make_experiment
-from run_tables import ROOT, as_written
+from aag.paper.written import as_written
+from run_tables import ROOT
 from synthetic import PAPER, record, settings_of, write
 
 

@@ -15,6 +15,7 @@ from aag.training import Trainer, TrainSettings
 VICREG = f"{Path(__file__).parents[2] / 'examples' / 'vicreg.py'}:VICReg"
 # Methods whose state changes between steps or epochs in ways of their own, made small.
 RESUMED: dict[str, dict] = {
+    "aag-nn": {"neighbour_start": 0.5},
     "instance": {"negatives": 8},
     "moco": {"queue": 32, "bn_group_size": 8},
     "super-and": {"rounds": 2, "network": "resnet18+sobel"},
@@ -25,6 +26,7 @@ RESUMED: dict[str, dict] = {
 # With views or targets swapped between the images of a batch, nothing can be learnt but to spread: they gain −12 to 8,
 # and in the mean −4 to 1 (amdim: 4).
 LEARNS: dict[str, tuple[dict, float]] = {
+    "aag-nn": ({"neighbour_start": 0.5}, 9),
     # One view an image makes an epoch cheap; the bank needs many before its rows stand for the images.
     "instance": ({"epochs": 30, "batch_size": 32}, 4),
     "isif": ({"bn_group_size": 0}, 5),

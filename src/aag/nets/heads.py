@@ -10,12 +10,16 @@ def build_head(name: str, features: int, embedding: int, width: int | None = Non
     if name == "none":
         return nn.Identity(), features
     if name == "mlp":
-        return mlp_head(features, width or features, embedding), embedding
+        return mlp_head(features, embedding, width), embedding
     return Linear(features, embedding), embedding
 
 
-def mlp_head(features: int, width: int, embedding: int) -> nn.Module:
-    """SimCLR's projection head (v1). The batch norms would cancel a bias of the layers before them."""
+def mlp_head(features: int, embedding: int, width: int | None = None) -> nn.Module:
+    """SimCLR's projection head (v1), by default as wide as the features.
+
+    The batch norms would cancel a bias of the layers before them.
+    """
+    width = width or features
     return nn.Sequential(
         Linear(features, width, bias=False),
         nn.BatchNorm1d(width),
