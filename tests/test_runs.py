@@ -85,12 +85,18 @@ def test_other_settings_are_named_with_both_values(tmp_path):
         ({"schedule": "cosine"}, {"epochs": 9}, False),
         ({"schedule": "step"}, {"epochs": 9}, False),
         ({"rounds": 2}, {"epochs": 8}, False),
+        ({"low_res_size": 16}, {"epochs": 8}, False),  # for half of the epochs
         ({}, {}, False),
     ],
 )
 def test_only_more_epochs_at_a_constant_rate_extend_a_run(there, here, allowed):
     before = SETTINGS.replace(**{"schedule": "constant"} | there)
     assert extends(before.to_json(), before.replace(**here).to_json()) == allowed
+
+
+def test_a_method_with_a_fraction_of_the_epochs_is_not_extended():
+    before = recipe_settings("aag-nn", "cifar10").replace(schedule="constant")
+    assert not extends(before.to_json(), before.replace(epochs=300).to_json())
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------

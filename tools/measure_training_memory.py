@@ -50,8 +50,10 @@ def main(limit: float | None, steps: int) -> None:
         command = [sys.executable, __file__, "--one", recipe, precision, "--steps", str(steps)]
         command += ["--limit", str(limit)] if limit else []
         done = subprocess.run(command, capture_output=True, text=True)
-        failure = f"{recipe} | | {precision} | does not fit: {done.stderr.strip().splitlines()[-1:]} | – | –"
-        print(f"| {failure if done.returncode else done.stdout.strip()} |", flush=True)
+        if done.returncode and "OutOfMemoryError" not in done.stderr:
+            sys.exit(done.stderr)
+        row = f"{recipe} | | {precision} | does not fit | – | –" if done.returncode else done.stdout.strip()
+        print(f"| {row} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -224,9 +224,13 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, 
 
 
 def extends(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
-    """Whether `here` only trains longer, with a schedule that does not depend on the number of epochs."""
-    different = differences(there, here)
-    constant = here["train"]["schedule"] == "constant" and here["train"]["rounds"] == 1
+    """Whether `here` only trains longer, and no setting is a fraction of the epochs.
+
+    By convention, such settings of a method have names that end in `_start` or `_until`.
+    """
+    different, train = differences(there, here), here["train"]
+    constant = train["schedule"] == "constant" and train["rounds"] == 1 and not train.get("low_res_size")
+    constant = constant and not any(name.endswith(("_start", "_until")) for name in here["method"])
     return set(different) == {"epochs"} and different["epochs"][0] < different["epochs"][1] and constant
 
 

@@ -98,7 +98,7 @@ class TrainSettings(Settings):
     hf-hub:OWNER/NAME. A network name with a tag, as in resnet18.a1_in1k, means timm."""
     zero_init_residual: Annotated[bool, AddedLater] = False
     """Start each residual block as the identity: the scale of its last batch norm is 0 (our ResNets)."""
-    low_res_size: Annotated[int, Range(at_least=8)] | None = None
+    low_res_size: Annotated[Annotated[int, Range(at_least=8)] | None, AddedLater] = None
     """Side of the views in the first epochs, in pixels, below --image-size: a view takes less time."""
     low_res_until: Annotated[float, Range(above=0, below=1), AddedLater] = 0.5
     """Fraction of the epochs that have views of --low-res-size."""
@@ -113,6 +113,13 @@ class TrainSettings(Settings):
             raise AAGError("--pretrained and --from both give the weights to start from; leave one out")
         if self.zero_init_residual and (self.pretrained or self.start_from):
             raise AAGError("--zero-init-residual would change the weights to start from; leave it out")
+        if self.low_res_size is None and self.low_res_until != type(self).low_res_until:
+            raise AAGError("--low-res-until has no effect without --low-res-size; leave it out")
+        if self.low_res_size and not 0 < self.low_res_epochs < self.epochs:
+            raise AAGError(
+                f"--low-res-until {self.low_res_until:g} is {self.low_res_epochs} of "
+                f"{pluralize(self.epochs, 'epoch')}; train for more, or leave out --low-res-size"
+            )
         self._check_decay()
         if self.epochs % self.rounds:
             nearest = self.rounds * max(1, round(self.epochs / self.rounds))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ from aag import AAGError, losses
 from aag.augment import AutoAugment, AuxiliaryAugment, BasicAugment
 from aag.methods.aag import AAG, AAGSettings
 from aag.settings import from_json, to_json
+from aag.training import recipe_settings
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_each_auxiliary_view_has_the_same_augmentation():
@@ -20,7 +24,7 @@ def test_each_auxiliary_view_has_the_same_augmentation():
     assert method.describe_views() == "2 basic views + 3 × autoaugment"
     assert AAG().describe_views() == "2 basic views + autoaugment"
     assert len(AAG(AAGSettings(auxiliary="basic", auxiliary_views=2)).augmentations()) == 4
-    assert len(AAG(AAGSettings(auxiliary="none", auxiliary_views=2)).augmentations()) == 2
+    assert len(AAG(AAGSettings(auxiliary="none")).augmentations()) == 2
 
 
 @pytest.mark.parametrize("loss", ["gnt-xent", "nt-xent"])
@@ -42,6 +46,32 @@ def test_crops_in_the_wrong_order_are_refused():
     message = "--auxiliary-min-crop 0.2 exceeds --auxiliary-max-crop 0.1; give both"
     with pytest.raises(AAGError, match=re.escape(message)):
         AAGSettings(auxiliary_max_crop=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"auxiliary": "none", "auxiliary_views": 4}, "--auxiliary-views has no effect with --auxiliary none"),
+        ({"auxiliary": "none", "one_way": True}, "--one-way has no effect with --auxiliary none"),
+        (
+            {"auxiliary": "basic", "auxiliary_max_crop": 0.5},
+            "--auxiliary-max-crop has no effect with --auxiliary basic",
+        ),
+        ({"auxiliary_crop": "none", "auxiliary_min_crop": 0.1}, "no effect with --auxiliary-crop none; leave it out"),
+    ],
+)
+def test_options_without_an_effect_are_refused(options, message):
+    with pytest.raises(AAGError, match=message):
+        AAGSettings(**options)
+
+
+def test_the_recipe_writes_what_its_records_hold():
+    """Or finished runs would seem to have other settings."""
+    record = json.loads((ROOT / "results" / "cifar10-resnet18-paper-seed2.json").read_text())["settings"]
+    now = recipe_settings("paper", "cifar10").replace(seed=2).resolve("bf16").to_json()
+    assert now["method"] == record["method"]
+    assert now["encoder"] == record["encoder"]
+    assert now["train"].keys() - record["train"].keys() == {"pretrained"}  # None
 
 
 def test_later_options_are_written_only_where_they_were_changed():

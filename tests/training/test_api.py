@@ -165,6 +165,14 @@ def test_a_run_starts_from_the_weights_of_another(train, tmp_path):
     assert smaller.embedding_dim == 8
 
 
+def test_a_head_that_fits_in_part_starts_anew(train):
+    first = train(head="mlp", head_width=24)
+    other = train(out="other", start_from=str(first.run.folder), lr=0.0, head="mlp", head_width=40).encoder
+    last, first_last = (encoder.head[-1].weight for encoder in (other, first.encoder))
+    assert last.shape == first_last.shape
+    assert not torch.equal(last, first_last)
+
+
 def test_weights_that_do_not_fit_are_refused(train):
     first = train()
     with pytest.raises(AAGError, match=r"of resnet18 \(width 4\) and do not fit resnet18 \(width 8\)"):

@@ -62,6 +62,12 @@ def test_smaller_views_change_training_but_not_the_views_of_health(tiny):
         ({"low_res_size": 32}, "--low-res-size 32 is not below the image size of 32"),
         ({"low_res_size": 16, "network": "alexnet", "width": None}, "alexnet takes images of one size only"),
         ({"low_res_size": 16, "low_res_until": 1.0}, "--low-res-until must be above 0 and below 1, not 1"),
+        ({"low_res_until": 0.3}, "--low-res-until has no effect without --low-res-size"),
+        ({"low_res_size": 16, "epochs": 1}, "--low-res-until 0.5 is 0 of 1 epoch; train for more"),
+        (
+            {"low_res_size": 16, "auxiliary_crop": "none"},
+            "cannot shrink the views of AuxiliaryAugment without a resized",
+        ),
     ],
 )
 def test_sizes_that_make_no_sense_are_refused(tiny, options, message):

@@ -7,7 +7,7 @@ import torch
 from small_runs import assert_same, stop_after
 
 from aag import AAGError
-from aag.training import Trainer, checkpoint
+from aag.training import Callback, Trainer, checkpoint
 
 
 @pytest.fixture
@@ -59,6 +59,23 @@ def test_retry_goes_back_to_the_checkpoint_and_lowers_the_rate_once(tiny, nan_at
     # Stopped after the retry, and resumed: the same bits.
     assert not tiny.train("parts", should_stop=stop_after(11), **options).complete
     assert_same(run, tiny.train("parts", **options | {"on_nan": "stop"}).run)
+
+
+def test_a_rollback_over_a_change_of_size_has_the_earlier_views(tiny, nan_at):
+    """Views have 16 pixels in the first two epochs; the checkpoint is of the second, the failure in the third."""
+    sizes = []
+
+    class Sizes(Callback):
+        def on_step(self, trainer, loss):
+            sizes.append((trainer.epoch, trainer.batches.batch(trainer.epoch, 0).views.shape[-1]))
+
+    options = {"epochs": 3, "low_res_size": 16, "low_res_until": 0.6, "on_nan": "retry", "checkpoint_minutes": 60.0}
+    assert not tiny.train(should_stop=stop_after(10), **options).complete
+    nan_at(2, 1)
+    run = tiny.train(callbacks=[Sizes()], **options).run
+    assert [row["kind"] for row in run.metrics()].count("retry") == 1
+    assert set(sizes) == {(1, 16), (2, 32)}
+    assert sizes.count((1, 16)) == 4  # the last two steps of that epoch, twice
 
 
 def test_a_second_failure_stops(tiny, nan_at):

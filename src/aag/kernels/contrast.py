@@ -146,8 +146,8 @@ def image_terms(s, g, terms, n, weight, VIEWS: tl.constexpr, KEEP_POSITIVE: tl.c
             tl.store(g + b, weight * _share(back, negative, log_back, n), mask=inside)
             total += log_forth + log_back - 2 * positive
         tl.store(terms + i * 6 + 1 + view, total)
-    for auxiliary in tl.static_range(2, VIEWS):
-        for other in tl.static_range(2, VIEWS):  # no term uses z–z
+    for auxiliary in range(2, VIEWS):
+        for other in range(2, VIEWS):  # no term uses z–z
             tl.store(g + (auxiliary * n + i) * size + other * n + j, zero, mask=inside)
 
 

@@ -25,7 +25,7 @@ from aag.errors import AAGError
 from aag.large_batch import algorithm_1, contrast, is_large
 from aag.losses import check, components_from_similarities, similarities
 from aag.methods.base import Embeddings, Method, MethodSettings, MultiViewSettings, Recipe, StepOutput
-from aag.settings import AddedLater, Range, Temperature
+from aag.settings import AddedLater, Range, Temperature, option
 
 LOG_NAMES = (
     "positive_similarity", "negative_similarity", "positive_gradient", "negative_gradient",
@@ -64,6 +64,15 @@ class AAGSettings(MultiViewSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        resized = self.auxiliary in ("autoaugment", "randaugment") and self.auxiliary_crop in ("auto", "resized")
+        crops, views = ("auxiliary_min_crop", "auxiliary_max_crop"), ("auxiliary_views", "auxiliary_weight", "one_way")
+        unused = [] if resized else [*crops, *(views if self.auxiliary == "none" else ())]
+        for name in unused:
+            if (default := getattr(AAGSettings, name)) != getattr(self, name):
+                chosen = f"--auxiliary {self.auxiliary}"
+                if self.auxiliary not in ("none", "basic"):
+                    chosen = f"--auxiliary-crop {self.auxiliary_crop}"
+                raise AAGError(f"{option(name)} has no effect with {chosen}; leave it out (default: {default})")
         if self.auxiliary_min_crop > self.auxiliary_max_crop:
             raise AAGError(
                 f"--auxiliary-min-crop {self.auxiliary_min_crop:g} exceeds --auxiliary-max-crop "

@@ -79,7 +79,7 @@ class NeighbourAAG(AAG):
     def nearest(self, v: Tensor, index: Tensor) -> Tensor:
         """Return the bank's row that is nearest to each v [n, d], other than the image's own: float32 [n, d]."""
         cosines = v.to(self.bank.rows.dtype) @ self.bank.rows.T  # [n, N]
-        return self.bank.rows[cosines.scatter(1, index[:, None], -torch.inf).argmax(dim=1)]
+        return self.bank.rows[cosines.scatter_(1, index[:, None], -torch.inf).argmax(dim=1)]
 
     def after_step(self, encoder: Encoder, *carry: Tensor) -> None:
         index, v = carry

@@ -12,7 +12,7 @@ from aag.data.datasets import Dataset
 from aag.distributed import gather_batch, is_distributed
 from aag.errors import AAGError
 from aag.nets import Encoder
-from aag.settings import Range, Settings, TrainSettings, option
+from aag.settings import AddedLater, Range, Settings, TrainSettings, option
 from aag.text import pluralize
 
 Embeddings = Tensor | tuple[Tensor, ...]  # dim 1 of every tensor is the batch: [views, n, …]
@@ -28,16 +28,16 @@ class MethodSettings(Settings):
     """Preset of the basic augmentation; crop leaves colours alone."""
     flip: bool = True
     """Flip images left to right at random. Turn off for digits and text."""
-    min_crop: Annotated[float, Range(above=0, at_most=1)] | None = None
+    min_crop: Annotated[Annotated[float, Range(above=0, at_most=1)] | None, AddedLater] = None
     """Smallest crop of a basic view, as a fraction of the image's area. Default: the preset's."""
-    jitter_strength: Annotated[float, Range(at_least=0, at_most=2.5)] | None = None
+    jitter_strength: Annotated[Annotated[float, Range(at_least=0, at_most=2.5)] | None, AddedLater] = None
     """SimCLR's strength s of the colour jitter in basic views: brightness, contrast and saturation by up to 0.8 s, hue
     by 0.2 s. Default: the preset's; 0.5 in paper and simclr."""
-    grayscale: Annotated[float, Range(at_least=0, at_most=1)] | None = None
+    grayscale: Annotated[Annotated[float, Range(at_least=0, at_most=1)] | None, AddedLater] = None
     """Probability that a basic view is grey. Default: the preset's; 0.2 in paper and simclr."""
-    blur: Annotated[float, Range(at_least=0, at_most=1)] | None = None
+    blur: Annotated[Annotated[float, Range(at_least=0, at_most=1)] | None, AddedLater] = None
     """Probability that a basic view is blurred. Default: the preset's; 0.5 in paper, 0 in the others."""
-    blur_kernel: Annotated[int, Range(at_least=1)] | None = None
+    blur_kernel: Annotated[Annotated[int, Range(at_least=1)] | None, AddedLater] = None
     """Width of the blur's kernel in basic views, in pixels, odd. Default: 3."""
 
     def __post_init__(self) -> None:

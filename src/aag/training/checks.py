@@ -1,5 +1,6 @@
 """What `Trainer` refuses: parts of the wrong type or size, and batches that processes cannot divide."""
 
+from aag.augment.base import CentreCropped
 from aag.data import ImageSet
 from aag.distributed import world_size
 from aag.errors import AAGError
@@ -41,6 +42,18 @@ def check_sizes(encoder: Encoder, images: ImageSet, settings: TrainSettings) -> 
             f"batch size {settings.batch_size}{times} exceeds the {len(images)} training images; "
             f"use --batch-size {1 << max(0, (len(images) // window).bit_length() - 1)}"
         )
+
+
+def check_low_res(method: Method, settings: TrainSettings) -> None:
+    """Raise if the method's views cannot be made smaller: the centre of a view is not the view."""
+    if settings.low_res_size is None:
+        return
+    for augmentation in method.augmentations():
+        if isinstance(augmentation.at_size(settings.low_res_size), CentreCropped):
+            raise AAGError(
+                f"--low-res-size cannot shrink the views of {type(augmentation).__name__} without a resized crop; "
+                "leave it out, or use --auxiliary-crop resized"
+            )
 
 
 def check_processes(encoder: Encoder, method: Method, settings: TrainSettings) -> None:

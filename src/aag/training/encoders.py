@@ -1,6 +1,5 @@
 """The encoder that a run trains: built by its settings, with other weights to start from, and partly frozen."""
 
-import contextlib
 from collections.abc import Iterable
 
 from torch import nn
@@ -59,8 +58,9 @@ def load_start_weights(encoder: Encoder, path: str) -> None:
             f"the weights of {path} are of {other.spec.network} (width {other.spec.width}) and do not fit "
             f"{encoder.spec.network} (width {encoder.spec.width}); give the same --network and --width"
         ) from error
-    with contextlib.suppress(RuntimeError):
-        encoder.head.load_state_dict(other.head.state_dict())
+    head, other_head = encoder.head.state_dict(), other.head.state_dict()
+    if {name: value.shape for name, value in head.items()} == {n: value.shape for n, value in other_head.items()}:
+        encoder.head.load_state_dict(other_head)
 
 
 def zero_init_residual(encoder: Encoder) -> None:

@@ -20,7 +20,7 @@ from aag.nets.pretrained import load_pretrained
 from aag.nets.sync_norm import average_running_statistics
 from aag.settings import TrainSettings
 from aag.training.batches import Batches
-from aag.training.checks import check_processes, check_sizes
+from aag.training.checks import check_low_res, check_processes, check_sizes
 from aag.training.encoders import freeze, load_start_weights, zero_init_residual
 from aag.training.reading import fits_on_device
 from aag.training.runtime import Runtime, choose_precision, choose_runtime, find_device
@@ -71,6 +71,7 @@ class Engine:
         with torch.random.fork_rng(devices=[]):  # layers that the method makes start by the seed, too
             torch.default_generator.manual_seed(hash((settings.seed, -1)) % 2**63)
             method.setup(MethodContext(encoder, len(images), settings))
+        check_low_res(method, settings)
         self.runtime = choose_runtime(encoder, device, settings.precision, compile, self.deterministic)
         if is_distributed():
             self.runtime = self.runtime.for_processes()
@@ -114,6 +115,11 @@ class Engine:
             self._build_step(self.runtime.fallback(failure or "another process failed"))
         return time.monotonic() - started
 
+    def match_view_size(self, epoch: int) -> None:
+        """Build and compile the step anew if the epoch's views have another size than those before."""
+        if self._view_size(epoch) != self.view_size:
+            self.warm_up(epoch)
+
     def close(self) -> None:
         """Undo what `prepare` changed elsewhere: a plain runtime turns kernels off. `Trainer.fit` does it itself."""
         self._stack.close()
@@ -156,8 +162,7 @@ class Engine:
         if self.image_set.decoding and epoch == 1 and self.images.device != self.runtime.device:
             self._place_images()  # now all are decoded
             self._build_batches()
-        if self._view_size(epoch) != self.view_size:
-            self.warm_up(epoch)
+        self.match_view_size(epoch)
         self.method.before_epoch(epoch, lambda: self.encode(self.images))
         copy_from_main(self.method.state_dict().values())  # clusters and neighbours must agree to the last bit
         self.step.optimizer.reset(self.method.reinitialized_parameters())

@@ -165,6 +165,7 @@ class Trainer(Engine):
             history[: progress.step] = self.history[: progress.step]
         self.history = history
         if not progress.step:
+            self.match_view_size(progress.epoch)  # like the start, it counts as no training time
             started = time.monotonic()
             self.begin_epoch(progress.epoch)
             progress.seconds += time.monotonic() - started
@@ -223,6 +224,7 @@ class Trainer(Engine):
         if not retry:
             on_main(lambda: self._give_up(error))
         self._resume()
+        self.match_view_size(self.progress.epoch)
         self.batches.reset()
         self.progress.lr_factor = RETRY_FACTOR
         reason = str(error).partition(";")[0]
