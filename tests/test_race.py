@@ -10,12 +10,15 @@ import run_tables
 from aag.cli import main
 from aag.paper import Results, make_experiment
 from aag.race import leaderboard
+from aag.training import recipe_settings
 from synthetic import record, write
 
+RACE = recipe_settings("paper", "cifar10")  # which images and network compete
 
-def add(folder: Path, knn: float, seconds: float | None = 300.0, **options: Any) -> None:
-    made = make_experiment("cifar10", options.pop("recipe", "paper"), **options)
-    write(folder, record(made, knn, seconds=seconds))
+
+def add(folder: Path, knn: float, seconds: float | None = 300.0, gpu: str = "NVIDIA H200", **options: Any) -> Path:
+    made = make_experiment("cifar10", "paper", **options)
+    return write(folder, record(made, knn, seconds=seconds, sessions=[{"gpu": gpu}]), f"{made.name} {gpu}")
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_entries_are_means_over_seeds_and_the_fastest_leads(results):
-    found = leaderboard(Results(results), 90.0, "cifar10", "resnet18")
+    found = leaderboard(Results(results), 90.0, RACE)
     assert [entry.options for entry in found] == [
         "--recipe paper --epochs 200 --auxiliary-views 2",
         "--recipe paper --epochs 200 --lr 0.06",
@@ -52,12 +55,40 @@ def test_the_last_epoch_counts_not_the_best(results):
     made = json.loads(path.read_text())
     made["knn"]["best"] = 93.0
     path.write_text(json.dumps(made))
-    assert len(leaderboard(Results(results), 90.0, "cifar10", "resnet18")) == 3
+    assert len(leaderboard(Results(results), 90.0, RACE)) == 3
 
 
-def test_the_page_ranks_our_entries_with_published_ones(results):
+def test_seeds_count_in_their_order_and_machines_apart(tmp_path):
+    """Else one could choose the seeds, or mix the times of two GPUs."""
+    for seed in (5, 17, 42):
+        add(tmp_path, 95.0, 10.0, lr=0.06, seed=seed)
+    for seed in (0, 1, 3):
+        add(tmp_path, 91.0, 300.0, seed=seed)
+    add(tmp_path, 91.0, 3000.0, "RTX 2080 Ti", temperature=0.2, seed=0)
+    add(tmp_path, 91.0, 300.0, temperature=0.2, seed=1)
+    found = [(e.machine, len(e.results), e.seconds) for e in leaderboard(Results(tmp_path), 90.0, RACE)]
+    assert found == [("NVIDIA H200", 2, 300.0), ("RTX 2080 Ti", 1, 3000.0)]
+
+
+def test_other_widths_and_sizes_are_another_race(tmp_path):
+    add(tmp_path, 95.0, width=256)
+    add(tmp_path, 95.0, image_size=64)
+    assert leaderboard(Results(tmp_path), 90.0, RACE) == []
+    assert len(leaderboard(Results(tmp_path), 90.0, RACE.replace(width=256))) == 1
+
+
+def test_a_method_in_a_file_is_listed_without_running_it(tmp_path):
+    path = add(tmp_path, 95.0, loss="nt-xent")
+    made = json.loads(path.read_text())
+    made["settings"]["method"]["name"] = "mine.py:Mine"
+    path.write_text(json.dumps(made))
+    (entry,) = leaderboard(Results(tmp_path), 90.0, RACE)
+    assert entry.options == "--method mine.py:Mine --epochs 200 …"
+
+
+def test_the_page_ranks_our_entries_and_lists_published_ones(results):
     lines = run_tables.race_table(Results(results)).splitlines()[2:]
-    assert [line.split(" | ")[0] for line in lines] == ["| 1", "| 2", "| 3", "| 4"]
+    assert [line.split(" | ")[0] for line in lines] == ["| 1", "| 2", "| 3", "| "]
     assert "auxiliary-views 2` (provisional) | 5 min 50 s | 90.50 |" in lines[0]
     assert "lr 0.06` | 6 min 41 s | 90.10 (89.80–90.40) | [0](results/" in lines[1]
     assert "simclr-cifar10" in lines[3]
@@ -77,7 +108,7 @@ def test_an_entry_is_trained_recorded_and_not_repeated(tmp_path, monkeypatch, ca
     command += ["--seeds", "2", "--target", "1", "--device", "cpu", "--json"]
     assert main(command) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert (row["entry"], row["seeds"]) == ("--recipe demo --epochs 1 --width 4 --batch-size 500", 2)
+    assert (row["entry"], row["seeds"]) == ("--data sample --recipe demo --width 4 --epochs 1 --batch-size 500", 2)
     first = {path.name: path.read_bytes() for path in Path("results").iterdir()}
     assert len(first) == 2
     assert main(command) == 0
@@ -89,7 +120,10 @@ def test_an_entry_is_trained_recorded_and_not_repeated(tmp_path, monkeypatch, ca
     [
         (["--epochs", "3"], "--epochs belongs to an entry; name its --recipe or --method"),
         (["--recipe", "paper", "--seed", "3"], "leave out --seed and --out"),
-        (["--recipe", "paper", "--holdout", "0.1"], "a race is judged on the test split"),
+        (["--recipe", "paper", "--holdout", "0.1"], "all training images; leave out --holdout"),
+        (["--recipe", "paper", "--from", "runs/x"], "new weights on all training images; leave out --start-from"),
+        (["--recipe", "paper", "--labels", "none"], "judged by kNN, which needs labels"),
+        (["--recipe", "paper", "--device", "cpu", "--results", "/proc/self/x"], "/proc/self/x"),
         (["--target", "0"], "--target must be above 0 and at most 100, not 0"),
         (["--targt", "90"], "did you mean --target"),
         (["--recipe", "papr"], "unknown recipe 'papr'"),
@@ -100,3 +134,10 @@ def test_mistakes_are_one_line(words, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_several_processes_are_refused(monkeypatch, tmp_path, capsys):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["race", "--recipe", "paper", "--device", "cpu", "--results", str(tmp_path)]) == 2
+    assert "start the command without torchrun" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 import run_tables
 from aag.methods import methods
 from aag.paper import Experiment, Results, make_experiment
-from aag.paper.written import as_written
+from aag.paper.recorded import recorded_experiment
 from synthetic import record, write
 
 
@@ -120,7 +120,7 @@ def test_a_record_of_unknown_settings_is_in_no_table(tmp_path: Path) -> None:
 )
 def test_a_record_is_written_in_as_few_options_as_its_run(tmp_path: Path, written: Experiment) -> None:
     (result,) = results(tmp_path, (written, 88.0)).all
-    found = as_written(result)
+    found = recorded_experiment(result)
     assert found is not None
     assert (found.name, found.recipe) == (written.name.replace("-precision=fp32", ""), written.recipe)
     assert found.replace(precision="bf16").resolved == written.replace(precision="bf16").resolved

@@ -1,11 +1,14 @@
 """The race: how fast an encoder reaches a target accuracy. The leaderboard is made of ordinary records.
 
-An entry is a run with a fixed number of epochs, over several seeds. It counts if the mean kNN of the last epoch reaches
-the target, and its time is that of the whole training. So no test image decides when to stop, or which epoch counts.
+An entry is a run with a fixed number of epochs, over the seeds 0, 1, … on one kind of machine. It counts if the mean
+kNN of the last epoch reaches the target, and its time is that of the whole training. So no test image decides when to
+stop, or which epoch or seed counts.
 """
 
+import json
 import shlex
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any
@@ -15,13 +18,14 @@ from rich.console import Console
 from aag.errors import AAGError
 from aag.paper import Experiment, Result, Results
 from aag.paper.plan import PlannedRun, Reproduce, run_status
+from aag.paper.recorded import recorded_experiment
 from aag.paper.runner import Runner
-from aag.paper.written import all_written, changed_options
 from aag.settings import Range, check_fields
 from aag.signals import stop_within
-from aag.training import Execution
-from aag.training.commands import type_options
+from aag.training import Execution, RunSettings, find_recipe
+from aag.training.commands import train_options
 
+DATA = "cifar10"
 FULL_SEEDS = 3  # an entry with fewer is provisional
 
 
@@ -46,10 +50,9 @@ class RaceSettings:
 
 @dataclass(frozen=True)
 class Entry:
-    """A run that reached the target, over all its seeds."""
+    """A run on one kind of machine, over its seeds."""
 
-    experiment: Experiment
-    results: tuple[Result, ...]  # one per seed
+    results: tuple[Result, ...]  # seeds 0, 1, … in order
 
     @property
     def accuracies(self) -> list[float]:
@@ -66,13 +69,18 @@ class Entry:
 
     @property
     def machine(self) -> str:
-        return ", ".join(dict.fromkeys(result.machine for result in self.results))
+        return self.results[0].machine
 
     @property
     def options(self) -> str:
         """The options after `aag race` that run this entry."""
-        options = {"recipe": self.experiment.recipe, "epochs": self.experiment.settings.train.epochs}
-        return shlex.join(word for words in type_options(options | changed_options(self.experiment)) for word in words)
+        first = self.results[0]
+        experiment = recorded_experiment(first)
+        if experiment is None:  # a method in a file that is not loaded: it may be anybody's code
+            return f"--method {shlex.quote(first.options['method'])} --epochs {first.epochs} …"
+        usual = Execution(knn_every=find_recipe(experiment.recipe, experiment.settings.method).knn_every)
+        words = train_options(experiment.settings, experiment.recipe, usual, given=("epochs",))
+        return shlex.join(words[2:] if words[:2] == ["--data", DATA] else words)
 
     def row(self) -> dict[str, Any]:
         """Return the entry as a row of a table."""
@@ -87,26 +95,35 @@ class Entry:
         }
 
 
-def leaderboard(results: Results, target: float, data: str, network: str) -> list[Entry]:
-    """Return the runs on these images with this network whose mean kNN reaches the target, the fastest first."""
-    found: dict[str, Entry] = {}
-    for result, experiment in all_written(results):
-        options = result.options
-        barred = any(options.get(name) for name in ("holdout", "pretrained", "start_from"))
-        if barred or (options["data"], options["network"]) != (data, network):
+def leaderboard(results: Results, target: float, settings: RunSettings) -> list[Entry]:
+    """Return the entries whose mean kNN reaches the target, the fastest first.
+
+    `settings` says which images, image size, network and width compete; its other settings do not matter.
+    """
+    wanted = _competition(settings.resolve().to_json())
+    groups: dict[str, list[Result]] = {}
+    for result in results.all:  # sorted by seed
+        record, train = result.record["settings"], result.record["settings"]["train"]
+        if _competition(record) != wanted or _unfair_option(result.options):
             continue
-        first = experiment.replace(seed=0)
-        if result.seconds and result.measure("knn") is not None and first.name not in found:
-            timed = [each for each in results.all_seeds(first) if each.seconds and each.measure("knn") is not None]
-            found[first.name] = Entry(first, tuple(timed))
-    reached = (entry for entry in found.values() if mean(entry.accuracies) >= target)
-    return sorted(reached, key=lambda entry: entry.seconds)
+        if result.seconds and result.measure("knn") is not None:
+            seedless = {**record, "train": {**train, "seed": 0}, "machine": result.machine}
+            groups.setdefault(json.dumps(seedless, sort_keys=True), []).append(result)
+    entries = []
+    for group in groups.values():
+        in_order = takewhile(lambda numbered: numbered[0] == numbered[1].seed, enumerate(group))
+        if chosen := tuple(result for _, result in in_order):
+            entries.append(Entry(chosen))
+    return sorted((e for e in entries if mean(e.accuracies) >= target), key=lambda entry: entry.seconds)
 
 
 def run_entry(experiment: Experiment, execution: Execution, race: RaceSettings, console: Console) -> int:
     """Train, evaluate and record an entry, seed by seed. Return 0, 2 where a run failed, or the exit code of a stop."""
-    if experiment.settings.data.holdout:
-        raise AAGError("a race is judged on the test split; choose settings with aag sweep, then leave out --holdout")
+    settings = experiment.settings
+    if name := _unfair_option(settings.options()):
+        raise AAGError(f"an entry trains new weights on all training images; leave out --{name.replace('_', '-')}")
+    if settings.data.labels == "none":
+        raise AAGError("an entry is judged by kNN, which needs labels; leave out --labels none")
     runs = [
         PlannedRun(
             each,
@@ -122,3 +139,14 @@ def run_entry(experiment: Experiment, execution: Execution, race: RaceSettings, 
     records = Results(race.results)
     with stop_within(race.minutes):
         return Runner(where, console).run_all(runs, {run.name: run_status(run, records) for run in runs}, records)
+
+
+def _competition(settings: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what the entries of one race have in common."""
+    data, encoder = settings["data"], settings["encoder"]
+    return data["source"], data.get("image_size"), encoder["network"], encoder.get("width"), encoder.get("depth")
+
+
+def _unfair_option(options: dict[str, Any]) -> str:
+    """Return an option that bars a run from the race: fewer training images, or weights that took longer."""
+    return next((name for name in ("holdout", "pretrained", "start_from") if options.get(name)), "")

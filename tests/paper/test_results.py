@@ -9,7 +9,7 @@ from aag.errors import AAGError
 from aag.files import write_json
 from aag.paper import PAPER as THE_PAPER
 from aag.paper import Results, make_experiment
-from aag.paper.written import as_written
+from aag.paper.recorded import recorded_experiment
 from run_tables import ROOT
 from synthetic import PAPER, record, settings_of, write
 
@@ -174,7 +174,7 @@ def test_the_records_of_this_project_are_whole():
     assert all(result.path.stem == result.name for result in results.all)
     # Typed again, the options of each record give its name.
     assert [result.name for result in results.all] == [
-        getattr(as_written(result), "name", "") for result in results.all
+        getattr(recorded_experiment(result), "name", "") for result in results.all
     ]
 
 

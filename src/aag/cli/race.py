@@ -7,9 +7,7 @@ from aag.cli.parsing import parse
 from aag.cli.train import parse_train, split_options
 from aag.errors import AAGError
 from aag.paper import Experiment, Results
-from aag.race import FULL_SEEDS, RaceSettings, leaderboard, run_entry
-
-DATA, NETWORK = "cifar10", "resnet18"
+from aag.race import DATA, FULL_SEEDS, RaceSettings, leaderboard, run_entry
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,10 @@ def run(arguments: list[str]) -> int:
             raise AAGError("an entry has the seeds 0, 1, … (--seeds) and a folder for each; leave out --seed and --out")
         console = make_console(stderr=options.json, ignore_write_errors=True)
         code = run_entry(Experiment(request.settings, request.recipe), request.execution, race, console)
-    elif extra := given - {"--data", "--network"}:
+    elif extra := given - {"--data", "--network", "--width", "--image-size"}:
         raise AAGError(f"{min(extra)} belongs to an entry; name its --recipe or --method")
     data, network = request.settings.data.source, request.settings.encoder.network
-    entries = leaderboard(Results(race.results), race.target, data, network)
+    entries = leaderboard(Results(race.results), race.target, request.settings)
     rows = [{"place": place, **entry.row()} for place, entry in enumerate(entries, 1)]
     if options.json or rows:
         print_rows(rows, as_json=options.json, title=f"kNN of at least {race.target:g} % on {data} with {network}")

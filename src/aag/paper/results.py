@@ -127,6 +127,9 @@ class Results:
         """Estimate the training time from the fastest of the most similar records. None: its network has none."""
         wanted = experiment.options
 
+        def auxiliary_views(options: dict[str, Any]) -> int:
+            return options.get("auxiliary_views", 1) if options.get("auxiliary") not in (None, "none") else 0
+
         def distance(options: dict[str, Any]) -> tuple[bool, bool, int]:
             passes = [(each.get("auxiliary") == "none", each.get("symmetric")) for each in (options, wanted)]
             far = abs(options["batch_size"] - wanted["batch_size"])
@@ -135,7 +138,11 @@ class Results:
         similar = [r for r in self.all if r.options["network"] == wanted["network"] and r.seconds]
         nearest = min((distance(result.options) for result in similar), default=None)
         per_image = [
-            (result.seconds or 0) / result.epochs / train_images(result.options["data"])
+            (result.seconds or 0)
+            / result.epochs
+            / train_images(result.options["data"])
+            * (2 + auxiliary_views(wanted))
+            / (2 + auxiliary_views(result.options))
             for result in similar
             if distance(result.options) == nearest
         ]

@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from aag.data.datasets import DATASETS, require_files
+from aag.distributed import read_launch
 from aag.errors import AAGError
 from aag.files import explain_write_errors
 from aag.paper.listing import Statuses, list_parts, list_runs, machines, part_rows, run_rows, time_left
@@ -77,11 +78,6 @@ def reproduce(options: Reproduce, console: Console) -> int:
     if options.plan:
         print_plan(runs, statuses, results)
         return 0
-    find_device(options.device)
-    with explain_write_errors(options.results):  # now, not after hours of training
-        options.results.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=options.results):
-            pass
     with stop_within(options.minutes):
         return Runner(options, console).run_all(runs, statuses, results)
 
@@ -128,7 +124,16 @@ def _describe(needs: frozenset[str]) -> str:
 
 
 class Runner:
+    """Trains, evaluates and records runs, one after the other."""
+
     def __init__(self, options: Reproduce, console: Console) -> None:
+        if read_launch().world_size > 1:
+            raise AAGError("these runs are trained by one process; start the command without torchrun")
+        find_device(options.device)
+        with explain_write_errors(options.results):  # now, not after hours of training
+            options.results.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=options.results):
+                pass
         self.options, self.console = options, console
         self.loaded: tuple[DataSettings, Sets] | None = None  # of the last run
 

@@ -11,7 +11,7 @@ from aag.training import RunSettings, recipe_settings
 AUTOMATIC = ("width",)  # besides options whose value is None or auto: it follows the network
 
 
-def as_written(result: Result) -> Experiment | None:
+def recorded_experiment(result: Result) -> Experiment | None:
     """Return the run of a record as the options of its nearest recipe. None: settings of another version."""
     try:
         settings = RunSettings.from_json(result.record["settings"])
@@ -21,9 +21,9 @@ def as_written(result: Result) -> Experiment | None:
         return None
 
 
-def all_written(results: Results) -> Iterator[tuple[Result, Experiment]]:
+def recorded_experiments(results: Results) -> Iterator[tuple[Result, Experiment]]:
     for result in results.all:
-        if experiment := as_written(result):
+        if experiment := recorded_experiment(result):
             yield result, experiment
 
 
