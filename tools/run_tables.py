@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 NONE = "–"
 
 
-class Theirs(NamedTuple):
+class PublishedResult(NamedTuple):
     """A published number for CIFAR-10."""
 
     method: str
@@ -44,22 +44,22 @@ def paper(table: str, row: str, column: str = "CIFAR-10, ResNet-18") -> float:
 
 
 DEMO = "its authors' demo"  # MoCo's: the only numbers here that are not from AAG's paper
-THEIRS = (
-    Theirs("aag", paper("table1", "AAG")),
-    Theirs("instance", paper("table1", "Instance")),
-    Theirs("isif", paper("table1", "ISIF")),
-    Theirs("isif", paper("table5", "ISIF (kNN)", "GNT-Xent"), "kNN", "Table 5", {"loss": "gnt-xent"}, open=True),
-    Theirs("simclr", paper("table1", "SimCLR")),
-    Theirs(
+PUBLISHED_RESULTS = (
+    PublishedResult("aag", paper("table1", "AAG")),
+    PublishedResult("instance", paper("table1", "Instance")),
+    PublishedResult("isif", paper("table1", "ISIF")),
+    PublishedResult("isif", paper("table5", "ISIF (kNN)", "GNT-Xent"), "kNN", "Table 5", {"loss": "gnt-xent"}, open=True),
+    PublishedResult("simclr", paper("table1", "SimCLR")),
+    PublishedResult(
         "simclr", paper("table5", "SimCLR, τ 0.5 (linear)", "GNT-Xent"),
         "linear", "Table 5", {"loss": "dcl"}, open=True,
     ),
-    Theirs("moco", 82.6, note=DEMO),
-    Theirs("moco", 85.3, note=DEMO, settings={"symmetric": True}),
-    Theirs("and", paper("table1", "AND")),
-    Theirs("super-and", paper("table2", "Super-AND (kNN)")),
-    Theirs("deepcluster", paper("table1", "DeepCluster")),
-    Theirs("amdim", paper("table6", "AMDIM, ResNet-50 (25 ×)", "CIFAR-10"), "linear", "a far larger network"),
+    PublishedResult("moco", 82.6, note=DEMO),
+    PublishedResult("moco", 85.3, note=DEMO, settings={"symmetric": True}),
+    PublishedResult("and", paper("table1", "AND")),
+    PublishedResult("super-and", paper("table2", "Super-AND (kNN)")),
+    PublishedResult("deepcluster", paper("table1", "DeepCluster")),
+    PublishedResult("amdim", paper("table6", "AMDIM, ResNet-50 (25 ×)", "CIFAR-10"), "linear", "a far larger network"),
 )  # fmt: skip
 ABOUT = {  # its idea, and what the bytes of its state are
     "aag": ("two basic views and an auxiliary one; GNT-Xent, whose gradient on the positive is constant", ""),
@@ -172,7 +172,7 @@ def _method_rows(method: str, runs: list[tuple[Result, Experiment]]) -> list[lis
     """Return the cells from "run" on: first by published numbers, then runs that the paper does not have."""
     runs = sorted(runs, key=lambda run: (-run[0].epochs, run[0].seed, run[0].name))
     rows = []
-    for theirs in (each for each in THEIRS if each.method == method):
+    for theirs in (each for each in PUBLISHED_RESULTS if each.method == method):
         note = f" ({theirs.note})" if theirs.note else ""
         number = f"{theirs.measure} {theirs.accuracy}{note}"
         same = [run for run in runs if published(run[1]) == theirs]
@@ -198,7 +198,7 @@ def _run_row(result: Result, experiment: Experiment, number: str) -> list[str]:
     return [f"{', '.join(texts)}; {training(result)}", *links, number]
 
 
-def published(experiment: Experiment) -> Theirs | None:
+def published(experiment: Experiment) -> PublishedResult | None:
     """Return the number that a run with these settings is to be compared with."""
     method = experiment.settings.method
     own = make_experiment("cifar10", method=method)
@@ -206,7 +206,7 @@ def published(experiment: Experiment) -> Theirs | None:
     if own.recipe != experiment.recipe or any(experiment.options[name] != own.options[name] for name in fixed):
         return None
     changed = changed_options(experiment)
-    for theirs in THEIRS:
+    for theirs in PUBLISHED_RESULTS:
         held = {name: changed[name] for name in theirs.settings if name in changed} if theirs.open else changed
         if theirs.method == method and held == theirs.settings:
             return theirs
