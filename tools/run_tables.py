@@ -48,7 +48,9 @@ PUBLISHED_RESULTS = (
     PublishedResult("aag", paper("table1", "AAG")),
     PublishedResult("instance", paper("table1", "Instance")),
     PublishedResult("isif", paper("table1", "ISIF")),
-    PublishedResult("isif", paper("table5", "ISIF (kNN)", "GNT-Xent"), "kNN", "Table 5", {"loss": "gnt-xent"}, open=True),
+    PublishedResult(
+        "isif", paper("table5", "ISIF (kNN)", "GNT-Xent"), "kNN", "Table 5", {"loss": "gnt-xent"}, open=True,
+    ),
     PublishedResult("simclr", paper("table1", "SimCLR")),
     PublishedResult(
         "simclr", paper("table5", "SimCLR, τ 0.5 (linear)", "GNT-Xent"),
