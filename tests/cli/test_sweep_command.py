@@ -155,11 +155,16 @@ def test_a_time_limit_is_set_for_the_whole_sweep(sweep, monkeypatch):
 
 def test_the_planned_commands_give_the_runs_of_the_sweep(sweep):
     words = ["--batch-size", 16, "--grid", "lr=0.03,0.1", "--rank-by", "linear", "--out", "my sweep"]
+    words += ["--data-root", "my sets"]
     planned = sweep(*words, "--plan")
     assert (planned.code, planned.err) == (0, "")
     for line in planned.out.splitlines():
+        evaluate = shlex.split(line.partition(" && ")[2])
+        assert evaluate[:2] == ["aag", "evaluate"]
+        assert evaluate[3:] == ["--device", "cpu", "--data-root", "my sets"]
+    for line in planned.out.splitlines():
         for command in line.split(" && "):
-            ran = aag_(*shlex.split(command)[1:], *(["--no-report"] if " train " in command else ["--device", "cpu"]))
+            ran = aag_(*shlex.split(command)[1:], *(["--no-report"] if " train " in command else []))
             assert ran.code == 0, ran.err
     done = sweep(*words, "--json")
     assert done.err.startswith("data     tiny: ")  # all text but the table

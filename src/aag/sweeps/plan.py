@@ -1,6 +1,5 @@
 """What a sweep runs: the rungs, the runs of each, what is done and what is left. All state is in its folder."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from aag.sweeps.results import (
 )
 from aag.training import Execution, RunSettings
 from aag.training.api import check_run
-from aag.training.commands import train_command
+from aag.training.commands import evaluate_command, train_command
 from aag.training.defaults import Choice, Plan, plan_run
 from aag.training.runtime import find_device
 
@@ -257,6 +256,7 @@ class SweepPlan:
             settings = trial.settings.replace(holdout=self.holdout)
             execution = replace(self.execution, out=trial.run.folder)
             line = train_command(settings, trial.candidate.recipe, execution, trial.candidate.given)
-            evaluate = f" && aag evaluate {shlex.quote(str(trial.run.folder))}"
-            lines.append(line + evaluate * (self.measure == "linear"))
+            if self.measure == "linear":
+                line += f" && {evaluate_command(trial.run.folder, execution)}"
+            lines.append(line)
         return lines
