@@ -85,7 +85,8 @@ def test_test_images_are_never_read(npz, tmp_path, monkeypatch):
         loading, "read_dataset", lambda dataset, splits, root: seen.append(splits) or real(dataset, splits, root)
     )
     assert aag_("sweep", "--data", "sample", *words, "--plan").code == 0
-    assert seen == [["train"]]
+    assert aag_("sweep", "--data", "sample", *words, "--labels", "none", "--plan").code == 0
+    assert seen == [["train"], ["train"]]
 
 
 def test_random_draws_halving_and_seeds(sweep):

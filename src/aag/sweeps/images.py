@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aag.data import as_image_sets
+from aag.data import as_image_sets, load
 from aag.data.datasets import DATASETS
 from aag.data.holdout import NoLabelsError
 from aag.errors import AAGError
@@ -28,12 +28,23 @@ class SweepImages:
         key = settings.data
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # frees the memory first
-            if self.images is None:
-                sets = load_sets(settings, self.root, self.progress)
-            else:
-                sets = as_image_sets(self.images, image_size=key.source_size, labels=key.labels, holdout=key.holdout)
-            self._loaded = key, sets if key.holdout else (sets[0], None)
+            self._loaded = key, self._load(settings)
         return self._loaded[1]
+
+    def _load(self, settings: RunSettings) -> Sets:
+        chosen = settings.data
+        if self.images is not None:
+            sets = as_image_sets(
+                self.images, image_size=chosen.source_size, labels=chosen.labels, holdout=chosen.holdout
+            )
+            return sets if chosen.holdout else (sets[0], None)
+        if chosen.holdout:  # replaces the test split
+            return load_sets(settings, self.root, self.progress)
+        # Without a holdout there are no training labels. labels="none": those of the test split are not read, either.
+        train = load(
+            chosen.source, root=self.root, image_size=chosen.source_size, labels="none", progress=self.progress
+        )
+        return train, None
 
     def choose_holdout(self, settings: RunSettings) -> float | None:
         """Return the fraction to hold out: the given one, else 0.1; None for images without labels."""
