@@ -1,6 +1,7 @@
 """Which values a sweep tries."""
 
 import math
+import random
 
 import pytest
 
@@ -51,6 +52,14 @@ def test_draws_are_distinct_reproducible_and_start_with_the_same():
     assert {each["head"] for each in drawn} == {"linear", "mlp"}
     whole = read_grid({"a": [1, 2], "b": [3, 4]})
     assert len(choose_values(whole, draws=4)) == 4
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.07, 0.7), (0.01, 0.1), (3, 30)])
+def test_a_factor_of_exactly_ten_is_drawn_log_uniformly(low, high):
+    generator = random.Random(0)
+    drawn = [Between(low, high).draw(generator) for _ in range(1000)]
+    middle = math.sqrt(low * high)
+    assert sum(each < middle for each in drawn) == pytest.approx(500, abs=60)  # uniformly: 240
 
 
 def test_impossible_draws_are_refused():

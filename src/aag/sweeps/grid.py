@@ -32,7 +32,7 @@ class Between:
     def draw(self, generator: random.Random) -> float:
         """Draw log-uniformly if the range is positive and spans a factor of 10, else uniformly."""
         is_whole = isinstance(self.low, int) and isinstance(self.high, int)
-        if self.low > 0 and self.high >= LOG_SPAN * self.low:
+        if self.low > 0 and self.high >= LOG_SPAN * self.low * (1 - 1e-9):  # 10 * 0.07 > 0.7 in floating point
             number = math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
         elif is_whole:
             return generator.randint(int(self.low), int(self.high))
