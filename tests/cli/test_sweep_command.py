@@ -29,6 +29,11 @@ def sweep(npz):
     return run
 
 
+def folder_of(ran: Ran) -> str:
+    """Return the folder that a sweep prints."""
+    return re.findall(r"^sweep    (.+)$", ran.out, re.M)[-1]
+
+
 def folders(out: str) -> list[str]:
     return sorted(path.name for path in Path(out).iterdir() if path.is_dir())
 
@@ -48,15 +53,15 @@ def test_a_grid_is_trained_ranked_and_reused(sweep, npz, monkeypatch):
     assert re.search(
         r"^ranked   by kNN of \d+ held-out training images \(± [\d.]+, one standard error\)$", ran.out, re.M
     )
-    out = "sweeps/tiny-demo-lr-temperature"
-    assert f"sweep    {out}\n" in ran.out
+    out = folder_of(ran)
+    assert re.fullmatch(r"sweeps/tiny-demo-epochs=1-lr-temperature-[0-9a-f]{8}", out)
     best, *_ = scores(out)
     command = shlex.split(ran.out.splitlines()[-1])
     assert command[:2] == ["aag", "train"]
     assert "--holdout" not in command  # on all images
     for name, value in best[0].items():
         assert command[command.index(f"--{name}") + 1] == str(value)
-    assert Path(out, "sweep.md").read_text().startswith("# tiny-demo-lr-temperature\n\nRanked by kNN")
+    assert Path(out, "sweep.md").read_text().startswith(f"# {Path(out).name}\n\nRanked by kNN")
     assert Run(Path(out, folders(out)[0])).settings()["data"]["holdout"] == 0.1
 
     again = sweep("--batch-size", 16, "--grid", "lr=0.03,0.1", "temperature=0.1,0.2")
@@ -64,9 +69,45 @@ def test_a_grid_is_trained_ranked_and_reused(sweep, npz, monkeypatch):
     assert shlex.split(again.out.splitlines()[-1]) == command
     more = sweep("--batch-size", 16, "--grid", "lr=0.03,0.1,0.3", "temperature=0.1,0.2")
     assert "\n2 runs of 1 epoch" in more.out
-    other = sweep("--batch-size", 16, "--grid", "lr=0.03,0.1", "temperature=0.1,0.2", "--holdout", 0.3)
+    assert folder_of(more) == out
+    other = sweep("--batch-size", 16, "--grid", "lr=0.03,0.1", "temperature=0.1,0.2", "--holdout", 0.3, "--out", out)
     assert other.code == 2
     assert "holdout 0.1 there, 0.3 here); choose another --out" in other.err
+
+
+def test_the_folder_depends_on_shared_options_not_on_values(npz):
+    def folder(*words: object) -> str:
+        return folder_of(aag_("sweep", "--data", npz, "--recipe", "demo", *words, "--list"))
+
+    grid = ["--grid", "lr=0.03,0.1"]
+    assert folder(*grid) == folder(*grid, "--epochs", 9) == "sweeps/tiny-demo-lr"  # 9 are the recipe's
+    assert folder(*grid, "--epochs", 3, "--device", "cpu") == "sweeps/tiny-demo-epochs=3-lr"
+    narrow, seeded, wide = (folder(*grid, *words) for words in (["--width", 4], ["--seed", 1], ["--width", 16]))
+    assert len({narrow, seeded, wide, "sweeps/tiny-demo-lr"}) == 4
+    assert all(re.fullmatch(r"sweeps/tiny-demo-lr-[0-9a-f]{8}", each) for each in (narrow, seeded, wide))
+    assert folder("--grid", "lr=0.01,0.03,0.1", "--width", 4) == narrow
+    assert folder("--grid", "lr=0.01..1", "--random", 2, "--width", 4) == narrow
+    assert folder("--one-at-a-time", "--lr", 0.5, *grid) != folder("--one-at-a-time", *grid) == "sweeps/tiny-demo-lr"
+
+
+def test_the_folder_is_the_same_with_more_recipes_and_methods(npz):
+    def folder(*words: object) -> str:
+        return folder_of(aag_("sweep", "--data", npz, *words, "--list"))
+
+    assert folder("--grid", "recipe=demo,paper") == folder("--grid", "recipe=paper,demo") == "sweeps/tiny-recipe"
+    words = ["--epochs", 9, "--recipe", "demo"]  # the recipe's for AAG
+    assert folder(*words, "--grid", "method=aag,moco") == folder(*words, "--grid", "method=moco,aag,simclr")
+
+
+def test_long_folder_names_are_cut_and_stay_different(npz):
+    grid = ["lr=0.1", "temperature=0.1", "weight_decay=0.1", "momentum=0.5", "batch_size=16", "width=4", "min_crop=0.5",
+            "jitter_strength=0.5", "bn_group_size=0"]  # fmt: skip
+    found = {
+        folder_of(aag_("sweep", "--data", npz, "--recipe", "demo", "--grid", *grid, more, "--list"))
+        for more in ("warmup_epochs=1", "warmup_epochs=1,2", "grayscale=0.1", "grayscale=0.1,0.2")
+    }
+    assert len(found) == 2
+    assert {len(Path(each).name) for each in found} == {100}
 
 
 def test_test_images_are_never_read(npz, tmp_path, monkeypatch):
@@ -186,7 +227,7 @@ def test_a_folder_without_labels_is_ranked_by_agreement(npz):
     ran = aag_(*words, "--grid", "lr=0.1,0.2")
     assert (ran.code, ran.err) == (0, "")
     assert "ranked   by two-view agreement (there are no labels): a hint, not an accuracy" in ran.out
-    assert "sweep    sweeps/photos-auto-lr\n" in ran.out
+    assert re.fullmatch(r"sweeps/photos-auto-epochs=1-lr-[0-9a-f]{8}", folder_of(ran))
     assert "\nchosen   image size  32 " in ran.out
     assert "\ndata     photos: 96 training images, no labels\n" in ran.out
     assert "[1/" not in aag_(*words, "--grid", "lr=0.1,0.2").out
@@ -201,7 +242,7 @@ def test_methods_and_their_options_are_swept(sweep):
     assert "error: --decay-at has no effect" in ran.err
     ran = sweep("--batch-size", 16, "--grid", "method=aag,simclr", "temperature=0.1")
     assert (ran.code, ran.err) == (0, "")
-    assert {values["method"] for values, _ in scores("sweeps/tiny-demo-method-temperature")} == {"aag", "simclr"}
+    assert {values["method"] for values, _ in scores(folder_of(ran))} == {"aag", "simclr"}
     listed = sweep("--batch-size", 16, "--schedule", "step", "--grid", "decay_at=0.5 0.8,0.6 0.9", "--list")
     assert "0.5, 0.8" in listed.out
 

@@ -35,7 +35,8 @@ class Sweep(SweepOptions):
     command resumes; with more values it reuses what is done. Writes a run folder per run, sweep.json and sweep.md."""
 
     out: Path | None = None
-    """Folder of the sweep. Default: sweeps/ and a name made from data, recipe and what is swept."""
+    """Folder of the sweep. Default: sweeps/ and a name made from data, recipe, what is swept and the shared
+    options."""
     minutes: Annotated[float, Range(above=0, at_most=1e6)] | None = None
     """Save and stop within this many minutes, with exit code 75; the same command resumes."""
     list: bool = False

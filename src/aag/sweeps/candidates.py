@@ -1,5 +1,7 @@
 """The settings that a sweep compares: built from values, checked before anything runs."""
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,6 +16,7 @@ from aag.training import Execution, RunSettings, choose_recipe, recipe_settings
 from aag.training.defaults import folder_options, is_folder, with_epochs
 from aag.training.recipes import check_unused, run_name
 
+NAME_BYTES = 100  # of a sweep's folder, at most
 NOT_COMPARABLE = ("data", "holdout", "labels", "start_early")
 
 
@@ -44,13 +47,43 @@ class Candidate:
 
 
 def default_folder(candidate: Candidate, names: Iterable[str]) -> Path:
-    """Name the folder of a sweep after its data, its recipe and what is swept."""
+    """Name the folder of a sweep after its data, its recipe, its epochs and the names of the swept options.
+
+    candidate: the first one. The name ends with a hash where other options differ from the recipe's, or where it is
+    cut. It is the same for more values of the swept options.
+    """
     source, method = candidate.settings.data.source, candidate.settings.method
     recipe, _ = choose_recipe(candidate.recipe, source, method)
-    words = [source_name(source), "auto" if candidate.is_for_folder else recipe]
-    if "method" not in names and choose_recipe(candidate.recipe, source, None)[1] != method:
+    words = [source_name(source)]
+    if "recipe" not in candidate.values:
+        words.append("auto" if candidate.is_for_folder else recipe)
+    if "method" not in candidate.values and choose_recipe(candidate.recipe, source, None)[1] != method:
         words.append(method.rpartition(":")[2])
-    return Path("sweeps") / re.sub(r"[^\w.=+-]", "_", "-".join([*words, *names]))[:100]
+    options = _shared_options(candidate)
+    if "epochs" in options:
+        words.append(f"epochs={options.pop('epochs')}")
+    name = re.sub(r"[^\w.=+-]", "_", "-".join([*words, *names]))
+    if options or len(name.encode()) > NAME_BYTES:
+        content = json.dumps([name, options], sort_keys=True, default=str).encode()
+        short = name.encode()[: NAME_BYTES - 9].decode(errors="ignore")
+        name = f"{short}-{hashlib.sha256(content).hexdigest()[:8]}"
+    return Path("sweeps") / name
+
+
+def _shared_options(candidate: Candidate) -> dict[str, Any]:
+    """Return the options that all runs share and that differ from the recipe's.
+
+    Where options are chosen for a folder, or where the recipe itself is swept, return all that the user gave.
+    """
+    settings = candidate.settings
+    base = recipe_settings(candidate.recipe, settings.data.source, settings.method).options()
+    has_fixed_base = not candidate.is_for_folder and candidate.values.keys().isdisjoint(("recipe", "method"))
+    return {
+        name: value
+        for name, value in settings.options().items()
+        if name not in ("data", "method", *candidate.values)
+        and (value != base[name] if has_fixed_base else name in candidate.given)
+    }
 
 
 def check_names(names: Iterable[str]) -> None:
