@@ -11,7 +11,7 @@ from torch import nn
 import aag
 from aag.sweeps import SweepResult, runner
 
-SMALL = {"recipe": "demo", "width": 4, "epochs": 1, "batch_size": 16, "device": "cpu"}
+TINY_OPTIONS = {"recipe": "demo", "width": 4, "epochs": 1, "batch_size": 16, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def images() -> aag.ImageSet:
 @pytest.fixture
 def sweep(tmp_path: Path, images: aag.ImageSet):
     def run(grid: Any, source: Any = images, **options: Any) -> SweepResult:
-        return aag.sweep(source, grid, out=tmp_path / "sweep", **{**SMALL, **options})
+        return aag.sweep(source, grid, out=tmp_path / "sweep", **{**TINY_OPTIONS, **options})
 
     return run
 
@@ -51,7 +51,7 @@ def test_test_images_are_never_used(sweep, images, tmp_path):
     garbage = aag.ImageSet(
         "other", torch.zeros(7, 3, 32, 32, dtype=torch.uint8), torch.zeros(7).long(), ("a",), split="test"
     )
-    paired = aag.sweep((images, garbage), {"lr": [0.03, 0.1]}, out=tmp_path / "paired", **SMALL)
+    paired = aag.sweep((images, garbage), {"lr": [0.03, 0.1]}, out=tmp_path / "paired", **TINY_OPTIONS)
     assert [(row.values, row.score) for row in paired.rows] == [(row.values, row.score) for row in plain.rows]
 
 
@@ -78,7 +78,7 @@ def test_a_stopped_sweep_resumes_to_the_same_result(sweep, tmp_path, images):
     assert not stopped.is_complete
     assert "stopped" in {run.status for row in stopped.rows for run in row.runs}
     resumed = sweep({"lr": [0.03, 0.1]}, epochs=2, seeds=2)
-    whole = aag.sweep(images, {"lr": [0.03, 0.1]}, seeds=2, out=tmp_path / "whole", **{**SMALL, "epochs": 2})
+    whole = aag.sweep(images, {"lr": [0.03, 0.1]}, seeds=2, out=tmp_path / "whole", **{**TINY_OPTIONS, "epochs": 2})
     assert resumed.is_complete
     assert [(row.values, row.score) for row in resumed.rows] == [(row.values, row.score) for row in whole.rows]
     assert all(len(row.runs) == 2 for row in resumed.rows)
@@ -142,7 +142,7 @@ def test_combinations_that_exclude_each_other_are_rows(sweep):
 def test_without_labels_agreement_ranks_and_views_must_be_the_same(sweep, images):
     pixels = images.images
     result = sweep({"lr": [0.03, 0.1]}, pixels)
-    assert (result.measure, result.held_out) == ("agreement", None)
+    assert (result.measure, result.held_out_count) == ("agreement", None)
     assert [row.score for row in result.rows] == sorted((row.score for row in result.rows), reverse=True)
     with pytest.raises(aag.AAGError, match="changes the views"):
         sweep({"min_crop": [0.1, 0.5]}, pixels)

@@ -17,7 +17,7 @@ from aag.training.defaults import folder_options, is_folder, with_epochs
 from aag.training.recipes import check_unused, run_name
 
 NAME_BYTES = 100  # of a sweep's folder, at most
-NOT_COMPARABLE = ("data", "holdout", "labels", "start_early")
+IMAGE_OPTIONS = ("data", "holdout", "labels", "start_early")  # change what is measured
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Candidate:
         """Whether options that are not given are chosen for a folder."""
         return self.recipe == "auto" and is_folder(self.settings.data.source)
 
-    def at(self, epochs: int | None, seed: int) -> RunSettings:
+    def run_settings(self, epochs: int | None, seed: int) -> RunSettings:
         """Return the settings of one run. epochs: those of a rung; None keeps them."""
         settings = self.settings if epochs is None else with_epochs(self.settings, epochs)
         return settings.replace(seed=seed)
 
-    def name(self, settings: RunSettings) -> str:
-        """Return the folder's name of a run with these settings of this candidate."""
+    def folder_name(self, settings: RunSettings) -> str:
+        """Return the name of the folder of a run with these settings of this candidate."""
         choosable = folder_options(settings) if self.is_for_folder else ()
         return run_name(settings, self.recipe, choosable=choosable, given=self.given)
 
@@ -90,7 +90,7 @@ def check_names(names: Iterable[str]) -> None:
     """Raise for an option that cannot be swept."""
     shared = {field.name for field in fields(Execution)} | {"report"}
     for name in names:
-        if name in NOT_COMPARABLE:
+        if name in IMAGE_OPTIONS:
             raise AAGError(f"{name} cannot be swept: accuracies on different images do not compare; sweep each apart")
         if name == "seed":
             raise AAGError("seed cannot be swept: use --seeds N for N runs of each setting")
@@ -114,18 +114,18 @@ def build_candidates(all_values: Sequence[Values], build: Callable[[Values], Can
     """
     found: list[Candidate] = []
     errors: dict[int, AAGError] = {}
-    for place, values in enumerate(all_values):
+    for position, values in enumerate(all_values):
         try:
             candidate = build(values)
             check_unused(candidate.settings, candidate.recipe)
             candidate.settings.resolve()
         except AAGError as error:
-            errors[place] = error
+            errors[position] = error
             continue
         if all(candidate.settings != other.settings for other in found):
             found.append(candidate)
-    for place, refusal in errors.items():
-        for name, value in all_values[place].items():
+    for position, refusal in errors.items():
+        for name, value in all_values[position].items():
             using = [number for number, values in enumerate(all_values) if values.get(name) == value]
             if all(number in errors for number in using):
                 raise refusal
@@ -133,7 +133,7 @@ def build_candidates(all_values: Sequence[Values], build: Callable[[Values], Can
         raise next(iter(errors.values()))
     first = found[0]
     broken = (
-        Candidate(all_values[place], first.settings, first.recipe, first.given, str(refusal))
-        for place, refusal in errors.items()
+        Candidate(all_values[position], first.settings, first.recipe, first.given, str(refusal))
+        for position, refusal in errors.items()
     )
     return [*found, *broken]

@@ -11,7 +11,7 @@ from aag.errors import AAGError
 from aag.training import DataSettings, RunSettings, load_sets
 from aag.training.api import Sets
 
-HOLDOUT = 0.1  # by default, where there are labels
+DEFAULT_HOLDOUT = 0.1  # where there are labels
 
 
 class SweepImages:
@@ -21,15 +21,15 @@ class SweepImages:
         self, images: Any = None, root: Path | None = None, progress: Callable[[int, int], None] | None = None
     ) -> None:
         self.images, self.root, self.progress = images, root, progress
-        self._loaded: tuple[DataSettings, Sets] | None = None
+        self._cached_sets: tuple[DataSettings, Sets] | None = None
 
     def load(self, settings: RunSettings) -> Sets:
         """Return training images and held-out ones; without a holdout, only training images."""
-        key = settings.data
-        if self._loaded is None or self._loaded[0] != key:
-            self._loaded = None  # frees the memory first
-            self._loaded = key, self._load(settings)
-        return self._loaded[1]
+        chosen = settings.data
+        if self._cached_sets is None or self._cached_sets[0] != chosen:
+            self._cached_sets = None  # frees the memory first
+            self._cached_sets = chosen, self._load(settings)
+        return self._cached_sets[1]
 
     def _load(self, settings: RunSettings) -> Sets:
         chosen = settings.data
@@ -55,9 +55,9 @@ class SweepImages:
             return None
         if self.images is not None or settings.data.source not in DATASETS:
             try:
-                self.load(settings.replace(holdout=given or HOLDOUT))
+                self.load(settings.replace(holdout=given or DEFAULT_HOLDOUT))
             except NoLabelsError:
                 if given:
                     raise
                 return None
-        return given or HOLDOUT
+        return given or DEFAULT_HOLDOUT
