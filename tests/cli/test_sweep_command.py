@@ -32,6 +32,12 @@ def npz(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def _without_garbage_collection(monkeypatch) -> None:
+    """It takes as long as a tiny run. tests/sweeps counts the calls."""
+    monkeypatch.setattr(runner, "free_memory", lambda: None)
+
+
 @pytest.fixture
 def sweep(npz):
     def run(*words: object) -> Ran:

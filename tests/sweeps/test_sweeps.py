@@ -19,6 +19,14 @@ def images() -> aag.ImageSet:
     return aag.data.load("sample", limit=48, image_size=8)
 
 
+@pytest.fixture(autouse=True)
+def freed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Count calls of `free_memory` instead: the garbage collection takes as long as a tiny run."""
+    calls: list[bool] = []
+    monkeypatch.setattr(runner, "free_memory", lambda: calls.append(True))
+    return calls
+
+
 @pytest.fixture
 def sweep(tmp_path: Path, images: aag.ImageSet):
     def run(grid: Any, source: Any = images, **options: Any) -> SweepResult:
@@ -27,10 +35,11 @@ def sweep(tmp_path: Path, images: aag.ImageSet):
     return run
 
 
-def test_rows_are_ranked_best_first_and_the_same_call_reuses_them(sweep, monkeypatch):
+def test_rows_are_ranked_best_first_and_the_same_call_reuses_them(sweep, freed, monkeypatch):
     first = sweep({"lr": [0.03, 0.1], "temperature": [0.1]})
     assert first.is_complete
     assert [row.status for row in first.rows] == ["done", "done"]
+    assert len(freed) == 2  # after each run
     assert first.rows[0].score >= first.rows[1].score
     assert first.best is first.rows[0]
     assert first.best.options == {"recipe": "demo", "method": "aag", "batch_size": 16, "epochs": 1,
