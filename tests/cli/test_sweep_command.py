@@ -12,6 +12,7 @@ import pytest
 from commands import Ran, aag_, refused
 from PIL import Image
 
+import aag
 from aag.data import loading
 from aag.runs import Run
 from aag.signals import SAVE_SECONDS
@@ -21,12 +22,33 @@ from aag.training.progress import Progress
 TINY = ["--recipe", "demo", "--width", 4, "--device", "cpu"]
 
 
+@pytest.fixture(scope="module")
+def npz(tmp_path_factory) -> Path:
+    """48 + 8 photographs with labels: two steps per epoch."""
+    pixels = aag.data.load("sample", split="test", limit=56).images.permute(0, 2, 3, 1).numpy()
+    labels = np.arange(56) % 4
+    path = tmp_path_factory.mktemp("data") / "tiny.npz"
+    np.savez(path, train_images=pixels[:48], train_labels=labels[:48], test_images=pixels[48:], test_labels=labels[48:])
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _without_garbage_collection(monkeypatch) -> None:
+    """It takes as long as a tiny run. tests/sweeps counts the calls."""
+    monkeypatch.setattr(runner, "free_memory", lambda: None)
+
+
 @pytest.fixture
 def sweep(npz):
     def run(*words: object) -> Ran:
         return aag_("sweep", "--data", npz, "--epochs", 1, *TINY, *words)
 
     return run
+
+
+def folder_of(ran: Ran) -> str:
+    """Return the folder that a sweep prints."""
+    return re.findall(r"^sweep    (.+)$", ran.out, re.M)[-1]
 
 
 def folders(out: str) -> list[str]:
@@ -48,25 +70,61 @@ def test_a_grid_is_trained_ranked_and_reused(sweep, npz, monkeypatch):
     assert re.search(
         r"^ranked   by kNN of \d+ held-out training images \(± [\d.]+, one standard error\)$", ran.out, re.M
     )
-    out = "sweeps/tiny-demo-lr-temperature"
-    assert f"sweep    {out}\n" in ran.out
+    out = folder_of(ran)
+    assert re.fullmatch(r"sweeps/tiny-demo-epochs=1-lr-temperature-[0-9a-f]{8}", out)
     best, *_ = scores(out)
     command = shlex.split(ran.out.splitlines()[-1])
     assert command[:2] == ["aag", "train"]
     assert "--holdout" not in command  # on all images
     for name, value in best[0].items():
         assert command[command.index(f"--{name}") + 1] == str(value)
-    assert Path(out, "sweep.md").read_text().startswith("# tiny-demo-lr-temperature\n\nRanked by kNN")
+    assert Path(out, "sweep.md").read_text().startswith(f"# {Path(out).name}\n\nRanked by kNN")
     assert Run(Path(out, folders(out)[0])).settings()["data"]["holdout"] == 0.1
 
     again = sweep("--batch-size", 16, "--grid", "lr=0.03,0.1", "temperature=0.1,0.2")
     assert "[1/" not in again.out
     assert shlex.split(again.out.splitlines()[-1]) == command
-    more = sweep("--batch-size", 16, "--grid", "lr=0.03,0.1,0.3", "temperature=0.1,0.2")
-    assert "\n2 runs of 1 epoch" in more.out
-    other = sweep("--batch-size", 16, "--grid", "lr=0.03,0.1", "temperature=0.1,0.2", "--holdout", 0.3)
+    more = sweep("--batch-size", 16, "--grid", "lr=0.03,0.1,0.3", "temperature=0.1,0.2", "--list")
+    assert "left     2 runs" in more.out
+    assert folder_of(more) == out
+    other = sweep("--batch-size", 16, "--grid", "lr=0.03,0.1", "temperature=0.1,0.2", "--holdout", 0.3, "--out", out)
     assert other.code == 2
     assert "holdout 0.1 there, 0.3 here); choose another --out" in other.err
+
+
+def test_the_folder_depends_on_shared_options_not_on_values(npz):
+    def folder(*words: object) -> str:
+        return folder_of(aag_("sweep", "--data", npz, "--recipe", "demo", *words, "--list"))
+
+    grid = ["--grid", "lr=0.03,0.1"]
+    assert folder(*grid) == folder(*grid, "--epochs", 9) == "sweeps/tiny-demo-lr"  # 9 are the recipe's
+    assert folder(*grid, "--epochs", 3, "--device", "cpu") == "sweeps/tiny-demo-epochs=3-lr"
+    narrow, seeded, wide = (folder(*grid, *words) for words in (["--width", 4], ["--seed", 1], ["--width", 16]))
+    assert len({narrow, seeded, wide, "sweeps/tiny-demo-lr"}) == 4
+    assert all(re.fullmatch(r"sweeps/tiny-demo-lr-[0-9a-f]{8}", each) for each in (narrow, seeded, wide))
+    assert folder("--grid", "lr=0.01,0.03,0.1", "--width", 4) == narrow
+    assert folder("--grid", "lr=0.01..1", "--random", 2, "--width", 4) == narrow
+    assert folder("--one-at-a-time", "--lr", 0.5, *grid) != folder("--one-at-a-time", *grid) == "sweeps/tiny-demo-lr"
+
+
+def test_the_folder_is_the_same_with_more_recipes_and_methods(npz):
+    def folder(*words: object) -> str:
+        return folder_of(aag_("sweep", "--data", npz, *words, "--list"))
+
+    assert folder("--grid", "recipe=demo,paper") == folder("--grid", "recipe=paper,demo") == "sweeps/tiny-recipe"
+    words = ["--epochs", 9, "--recipe", "demo"]  # the recipe's for AAG
+    assert folder(*words, "--grid", "method=aag,moco") == folder(*words, "--grid", "method=moco,aag,simclr")
+
+
+def test_long_folder_names_are_cut_and_stay_different(npz):
+    grid = ["lr=0.1", "temperature=0.1", "weight_decay=0.1", "momentum=0.5", "batch_size=16", "width=4", "min_crop=0.5",
+            "jitter_strength=0.5", "bn_group_size=0"]  # fmt: skip
+    found = {
+        folder_of(aag_("sweep", "--data", npz, "--recipe", "demo", "--grid", *grid, more, "--list"))
+        for more in ("warmup_epochs=1", "warmup_epochs=1,2", "grayscale=0.1", "grayscale=0.1,0.2")
+    }
+    assert len(found) == 2
+    assert {len(Path(each).name) for each in found} == {100}
 
 
 def test_test_images_are_never_read(npz, tmp_path, monkeypatch):
@@ -85,11 +143,12 @@ def test_test_images_are_never_read(npz, tmp_path, monkeypatch):
         loading, "read_dataset", lambda dataset, splits, root: seen.append(splits) or real(dataset, splits, root)
     )
     assert aag_("sweep", "--data", "sample", *words, "--plan").code == 0
-    assert seen == [["train"]]
+    assert aag_("sweep", "--data", "sample", *words, "--labels", "none", "--plan").code == 0
+    assert seen == [["train"], ["train"]]
 
 
 def test_random_draws_halving_and_seeds(sweep):
-    words = ["--grid", "lr=0.01..1", "batch_size=8..16", "--random", 4, "--halving", 2, "--epochs", 4, "--out", "out"]
+    words = ["--grid", "lr=0.01..1", "batch_size=16..20", "--random", 4, "--halving", 2, "--epochs", 4, "--out", "out"]
     listed = sweep(*words, "--list")
     assert listed.out.count("to do") == 4
     assert "rungs    4 settings for 1 epoch, 2 settings for 2 epochs, 1 setting for 4 epochs; now rung 1" in listed.out
@@ -115,7 +174,7 @@ def test_one_at_a_time_with_settings_that_fail(sweep):
     assert re.search(r" [+-]\d+\.\d\d ", table["lr=0.1"])  # the difference to the baseline
     assert not re.search(r" [+-]\d", table["baseline"])
     assert re.search(r"[\d.]+ │ [\d.]+–[\d.]+ ", table["baseline"])
-    assert "failed: batch_size=500: batch size 500 exceeds the 8" in ran.out
+    assert "failed: batch_size=500: batch size 500 exceeds the 4" in ran.out
     again = sweep(*words, "--grid", "lr=0.1,1e6", "batch_size=500", "flip=false")
     assert "[1/" not in again.out
 
@@ -128,7 +187,7 @@ def test_stopping_saves_and_the_same_command_resumes(sweep, monkeypatch):
     def on_step(*_: object) -> None:
         nonlocal steps
         steps += 1
-        if steps == 13:  # in the second run
+        if steps == 5:  # the first of the second run
             signal.raise_signal(signal.SIGTERM)
 
     with monkeypatch.context() as patched:
@@ -155,11 +214,16 @@ def test_a_time_limit_is_set_for_the_whole_sweep(sweep, monkeypatch):
 
 def test_the_planned_commands_give_the_runs_of_the_sweep(sweep):
     words = ["--batch-size", 16, "--grid", "lr=0.03,0.1", "--rank-by", "linear", "--out", "my sweep"]
+    words += ["--data-root", "my sets"]
     planned = sweep(*words, "--plan")
     assert (planned.code, planned.err) == (0, "")
     for line in planned.out.splitlines():
+        evaluate = shlex.split(line.partition(" && ")[2])
+        assert evaluate[:2] == ["aag", "evaluate"]
+        assert evaluate[3:] == ["--device", "cpu", "--data-root", "my sets"]
+    for line in planned.out.splitlines():
         for command in line.split(" && "):
-            ran = aag_(*shlex.split(command)[1:], *(["--no-report"] if " train " in command else ["--device", "cpu"]))
+            ran = aag_(*shlex.split(command)[1:], *(["--no-report"] if " train " in command else []))
             assert ran.code == 0, ran.err
     done = sweep(*words, "--json")
     assert done.err.startswith("data     tiny: ")  # all text but the table
@@ -180,9 +244,9 @@ def test_a_folder_without_labels_is_ranked_by_agreement(npz):
     ran = aag_(*words, "--grid", "lr=0.1,0.2")
     assert (ran.code, ran.err) == (0, "")
     assert "ranked   by two-view agreement (there are no labels): a hint, not an accuracy" in ran.out
-    assert "sweep    sweeps/photos-auto-lr\n" in ran.out
+    assert re.fullmatch(r"sweeps/photos-auto-epochs=1-lr-[0-9a-f]{8}", folder_of(ran))
     assert "\nchosen   image size  32 " in ran.out
-    assert "\ndata     photos: 96 training images, no labels\n" in ran.out
+    assert "\ndata     photos: 48 training images, no labels\n" in ran.out
     assert "[1/" not in aag_(*words, "--grid", "lr=0.1,0.2").out
     assert "changes the views" in aag_(*words, "--grid", "jitter_strength=0.1,1").err
     command = ran.out.splitlines()[-1].split()
@@ -195,7 +259,7 @@ def test_methods_and_their_options_are_swept(sweep):
     assert "error: --decay-at has no effect" in ran.err
     ran = sweep("--batch-size", 16, "--grid", "method=aag,simclr", "temperature=0.1")
     assert (ran.code, ran.err) == (0, "")
-    assert {values["method"] for values, _ in scores("sweeps/tiny-demo-method-temperature")} == {"aag", "simclr"}
+    assert {values["method"] for values, _ in scores(folder_of(ran))} == {"aag", "simclr"}
     listed = sweep("--batch-size", 16, "--schedule", "step", "--grid", "decay_at=0.5 0.8,0.6 0.9", "--list")
     assert "0.5, 0.8" in listed.out
 

@@ -78,6 +78,13 @@ def test_splits_by_file_name_or_subfolder(tmp_path, images, root, names):
     assert data.load(tmp_path / "set", split="test", image_size=16).names == test.names
 
 
+def test_without_labels_other_splits_are_not_read(tmp_path, images, root, refused):
+    write_shards(tmp_path / "set", images[:20], classes=2, prefix="train-")
+    (tmp_path / "set" / "test-000.tar").write_bytes(b"not a tar archive")
+    assert len(data.load(tmp_path / "set", image_size=16, labels="none")) == 20
+    refused(lambda: data.load_pair(tmp_path / "set", image_size=16, labels="none"), "test-000")
+
+
 def test_holdout_by_content(tmp_path, images, root, monkeypatch, refused):
     write_shards(tmp_path / "set", images, classes=2)
     train, test = data.load_pair(tmp_path / "set", image_size=16, holdout=0.3)

@@ -1,32 +1,33 @@
 """Which values a sweep tries."""
 
 import math
+import random
 
 import pytest
 
 from aag import AAGError
-from aag.sweeps.grid import Between, choose_values, describe_grid, read_grid, read_words
+from aag.sweeps.grid import NumberRange, choose_values, describe_grid, read_grid, read_grid_words
 
 
 def test_words_are_lists_or_ranges():
-    grid = read_words(["lr=0.03,0.06", "--batch-size=16..64", "start_from=../a,../b"])
-    assert grid == {"lr": ["0.03", "0.06"], "batch_size": Between(16, 64), "start_from": ["../a", "../b"]}
+    grid = read_grid_words(["lr=0.03,0.06", "--batch-size=16..64", "start_from=../a,../b"])
+    assert grid == {"lr": ["0.03", "0.06"], "batch_size": NumberRange(16, 64), "start_from": ["../a", "../b"]}
     assert describe_grid(grid) == ["lr=0.03,0.06", "batch_size=16..64", "start_from=../a,../b"]
 
 
 def test_python_values_keep_their_types():
     grid = read_grid({"lr": [0.1, 0.2], "width": "4,8", "nesterov": "true,false", "temperature": "0.05..0.5"})
-    assert grid == {"lr": [0.1, 0.2], "width": [4, 8], "nesterov": [True, False], "temperature": Between(0.05, 0.5)}
+    assert grid == {"lr": [0.1, 0.2], "width": [4, 8], "nesterov": [True, False], "temperature": NumberRange(0.05, 0.5)}
 
 
 @pytest.mark.parametrize("word", ["lr", "lr=", "=3", "lr=1,,2"])
 def test_malformed_words_are_refused(word):
     with pytest.raises(AAGError):
-        read_words([word])
+        read_grid_words([word])
     with pytest.raises(AAGError, match="twice"):
-        read_words(["lr=1", "lr=2"])
+        read_grid_words(["lr=1", "lr=2"])
     with pytest.raises(AAGError, match="smaller number first"):
-        read_words(["lr=2..1"])
+        read_grid_words(["lr=2..1"])
 
 
 def test_all_combinations_and_single_changes():
@@ -51,6 +52,14 @@ def test_draws_are_distinct_reproducible_and_start_with_the_same():
     assert {each["head"] for each in drawn} == {"linear", "mlp"}
     whole = read_grid({"a": [1, 2], "b": [3, 4]})
     assert len(choose_values(whole, draws=4)) == 4
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.07, 0.7), (0.01, 0.1), (3, 30)])
+def test_a_factor_of_exactly_ten_is_drawn_log_uniformly(low, high):
+    generator = random.Random(0)
+    drawn = [NumberRange(low, high).draw(generator) for _ in range(1000)]
+    middle = math.sqrt(low * high)
+    assert sum(each < middle for each in drawn) == pytest.approx(500, abs=60)  # uniformly: 240
 
 
 def test_impossible_draws_are_refused():

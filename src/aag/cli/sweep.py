@@ -16,7 +16,7 @@ from aag.settings import Range, option
 from aag.signals import RESUMABLE, stop_within
 from aag.sweeps import SweepOptions, SweepPlan, SweepResult, SweepRunner
 from aag.sweeps.candidates import Candidate, build_candidates, check_names, default_folder
-from aag.sweeps.grid import Values, choose_values, read_words
+from aag.sweeps.grid import Values, choose_values, read_grid_words
 from aag.sweeps.images import SweepImages
 from aag.sweeps.results import INVALID, describe_values, table_rows
 from aag.text import duration, pluralize, rough_duration
@@ -35,7 +35,8 @@ class Sweep(SweepOptions):
     command resumes; with more values it reuses what is done. Writes a run folder per run, sweep.json and sweep.md."""
 
     out: Path | None = None
-    """Folder of the sweep. Default: sweeps/ and a name made from data, recipe and what is swept."""
+    """Folder of the sweep. Default: sweeps/ and a name made from data, recipe, what is swept and the shared
+    options."""
     minutes: Annotated[float, Range(above=0, at_most=1e6)] | None = None
     """Save and stop within this many minutes, with exit code 75; the same command resumes."""
     list: bool = False
@@ -57,7 +58,7 @@ def run(arguments: list[str]) -> int:
     with decoding_progress(console) as decoding:
         plan = _make_plan(options, shared, decoding)
         if options.list:
-            return _list(plan, options.json)
+            return _print_list(plan, options.json)
         if options.plan:
             return _print_plan(plan)
         say = Printer(console)
@@ -89,7 +90,7 @@ def run(arguments: list[str]) -> int:
 
 def _make_plan(options: Sweep, shared: list[list[str]], decoding: Any) -> SweepPlan:
     grid = {ALIASES.get(option(name), option(name))[2:].replace("-", "_"): values
-            for name, values in read_words(options.grid).items()}  # fmt: skip
+            for name, values in read_grid_words(options.grid).items()}  # fmt: skip
     check_names(grid)
     given = {group[0].partition("=")[0] for group in shared}
     for name in grid:
@@ -102,8 +103,8 @@ def _make_plan(options: Sweep, shared: list[list[str]], decoding: Any) -> SweepP
     candidates = build_candidates(all_values, lambda values: _make_candidate(values, shared))
     out = options.out or default_folder(candidates[0], grid)
     images = SweepImages(root=base.execution.data_root, progress=decoding)
-    chosen = SweepOptions(**{field.name: getattr(options, field.name) for field in fields(SweepOptions)})
-    return SweepPlan(candidates, chosen, base.execution, out, images)
+    sweep_options = SweepOptions(**{field.name: getattr(options, field.name) for field in fields(SweepOptions)})
+    return SweepPlan(candidates, sweep_options, base.execution, out, images)
 
 
 def _make_candidate(values: Values, shared: list[list[str]]) -> Candidate:
@@ -144,7 +145,7 @@ def _type_value(name: str, value: str, kind: Any) -> list[str]:
 # --- printing ---------------------------------------------------------------------------------------------------------
 
 
-def _list(plan: SweepPlan, as_json: bool) -> int:
+def _print_list(plan: SweepPlan, as_json: bool) -> int:
     rows = plan.rows()
     if as_json:
         print(json.dumps([row.to_json() for row in rows], indent=1, ensure_ascii=False))
@@ -154,7 +155,7 @@ def _list(plan: SweepPlan, as_json: bool) -> int:
         if not row.is_finished and (seconds := plan.estimate_seconds(row.epochs)):
             cell["time"] = f"about {duration(seconds) if seconds < 60 else rough_duration(seconds)}"
     print_rows(cells)
-    say, left = Printer(), plan.todo()
+    say, left = Printer(), plan.unfinished_trials()
     if len(plan.rungs) > 1:
         rungs = [f"{pluralize(count, 'setting')} for {pluralize(epochs or 0, 'epoch')}" for count, epochs in plan.rungs]
         say(f"rungs    {', '.join(rungs)}; now rung {len(plan.rung_rows())}")

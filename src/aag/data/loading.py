@@ -231,6 +231,8 @@ def _read_source(
     if source and (shards := find_shards(source)) is not None:
         from aag.data import sharded
 
+        if options.labels == "none":  # else the classes are those of all splits
+            shards = {split: own for split, own in shards.items() if split in wanted}
         return sharded.read(shards, **vars(options)), True
     if source and (is_url(source) or os.path.isdir(path)):
         from aag.data import folder

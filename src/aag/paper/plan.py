@@ -2,7 +2,6 @@
 
 import math
 import re
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -13,7 +12,7 @@ from aag.paper.experiments import PAPER, Experiment, Figure, Part, Table, shorte
 from aag.paper.results import Results, setting_differences, train_images
 from aag.runs import Run
 from aag.training import Execution, find_recipe
-from aag.training.commands import train_command
+from aag.training.commands import evaluate_command, train_command
 
 TSNE = "t-SNE projection"  # what a figure may need of a run, besides curves and measures
 RELATIVE_WORK = {"alexnet": 1, "resnet18": 3, "resnet50": 11}  # of one view, roughly
@@ -298,12 +297,6 @@ def has_run_folder(planned: PlannedRun) -> bool:
 def command(planned: PlannedRun, results: Path) -> str:
     """Return one line for a shell on any machine: train or resume, evaluate, record."""
     execution = planned.execution
-    evaluate = ["aag", "evaluate", str(execution.out), "--record", str(results)]
-    if execution.device != Execution.device:
-        evaluate += ["--device", execution.device]
-    if execution.data_root:
-        evaluate += ["--data-root", str(execution.data_root)]
-    if planned.needs_projection:
-        evaluate.append("--tsne")
+    more = ["--record", str(results), *(["--tsne"] if planned.needs_projection else [])]
     train = train_command(planned.experiment.settings, planned.experiment.recipe, execution)
-    return f"{train} && {shlex.join(evaluate)}"
+    return f"{train} && {evaluate_command(planned.run.folder, execution, *more)}"

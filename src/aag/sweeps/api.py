@@ -41,7 +41,9 @@ def sweep(
     or holdout=0.2. The other arguments are those of `aag sweep`. The same call resumes the sweep in `out`.
     """
     values = read_grid(grid or {})
-    chosen = SweepOptions(tuple(describe_grid(values)), random, one_at_a_time, halving, seeds, rank_by, retry_failed)
+    sweep_options = SweepOptions(
+        tuple(describe_grid(values)), random, one_at_a_time, halving, seeds, rank_by, retry_failed
+    )
     check_names(values)
     if misplaced := sorted({"data", "minutes", "callbacks"} & options.keys()):
         raise AAGError(f"a sweep takes no {misplaced[0]}=; leave it out")
@@ -55,7 +57,9 @@ def sweep(
     backbone = network if isinstance(network, nn.Module) else None
     if backbone is not None:
         options["network"] = f"custom:{type(backbone).__name__}"
-    own = {name: options.pop(name) for name in [each.name for each in fields(Execution)] if name in options}
+    execution_options = {
+        name: options.pop(name) for name in [each.name for each in fields(Execution)] if name in options
+    }
     shared = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
     seed = shared.get("seed", 0)
     if not isinstance(seed, int):
@@ -63,11 +67,11 @@ def sweep(
     all_values = choose_values(values, draws=random, one_at_a_time=one_at_a_time, seed=seed)
     candidates = build_candidates(all_values, lambda each: make_candidate(each, source, shared))
     recipe, kind = choose_recipe(candidates[0].recipe, source, candidates[0].settings.method)
-    paths = {name: Path(own.pop(name)) for name in ("data_root",) if own.get(name)}
-    execution = Execution(**{"knn_every": find_recipe(recipe, kind).knn_every, **own, **paths})
+    paths = {name: Path(execution_options.pop(name)) for name in ("data_root",) if execution_options.get(name)}
+    execution = Execution(**{"knn_every": find_recipe(recipe, kind).knn_every, **execution_options, **paths})
     plan = SweepPlan(
         candidates,
-        chosen,
+        sweep_options,
         execution,
         out or default_folder(candidates[0], values),
         SweepImages(None if is_named else images, execution.data_root),

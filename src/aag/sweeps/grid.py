@@ -12,11 +12,11 @@ from aag.errors import AAGError, describe
 Values = dict[str, Any]  # of the swept options
 MAX_COMBINATIONS = 1000
 LOG_SPAN = 10  # ranges that span at least this factor are drawn log-uniformly
-DIGITS = 3  # of a drawn number: more would only make names longer
+DRAWN_DIGITS = 3  # more would only make names longer
 
 
 @dataclass(frozen=True)
-class Between:
+class NumberRange:
     """A range to draw numbers from; whole numbers if both ends are."""
 
     low: float
@@ -32,20 +32,20 @@ class Between:
     def draw(self, generator: random.Random) -> float:
         """Draw log-uniformly if the range is positive and spans a factor of 10, else uniformly."""
         is_whole = isinstance(self.low, int) and isinstance(self.high, int)
-        if self.low > 0 and self.high >= LOG_SPAN * self.low:
+        if self.low > 0 and self.high >= LOG_SPAN * self.low * (1 - 1e-9):  # 10 * 0.07 > 0.7 in floating point
             number = math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
         elif is_whole:
             return generator.randint(int(self.low), int(self.high))
         else:
             number = generator.uniform(self.low, self.high)
-        number = round(number) if is_whole else float(f"{number:.{DIGITS}g}")
+        number = round(number) if is_whole else float(f"{number:.{DRAWN_DIGITS}g}")
         return min(max(number, self.low), self.high)
 
 
-Grid = dict[str, "list[Any] | Between"]  # by option name
+Grid = dict[str, "list[Any] | NumberRange"]  # by option name
 
 
-def read_words(words: Iterable[str]) -> Grid:
+def read_grid_words(words: Iterable[str]) -> Grid:
     """Read the words of --grid, such as lr=0.03,0.06 or lr=0.01..0.1; the values stay text."""
     grid: Grid = {}
     for word in words:
@@ -67,7 +67,7 @@ def read_grid(grid: Mapping[str, Any]) -> Grid:
     for name, values in grid.items():
         if isinstance(values, str):
             read = read_values(name, values)
-            found[name] = read if isinstance(read, Between) else [_literal(value) for value in read]
+            found[name] = read if isinstance(read, NumberRange) else [_read_literal(value) for value in read]
         elif isinstance(values, Sequence) and len(values):
             found[name] = list(values)
         else:
@@ -75,18 +75,22 @@ def read_grid(grid: Mapping[str, Any]) -> Grid:
     return found
 
 
-def read_values(name: str, text: str) -> "list[Any] | Between":
+def read_values(name: str, text: str) -> "list[Any] | NumberRange":
     """Read `VALUE,VALUE,…` or a range `LOW..HIGH`."""
     low, dots, high = text.partition("..")
-    if dots and (ends := [_literal(end) for end in (low, high)]) and all(type(end) in (int, float) for end in ends):
-        return Between(*ends)
+    if (
+        dots
+        and (ends := [_read_literal(end) for end in (low, high)])
+        and all(type(end) in (int, float) for end in ends)
+    ):
+        return NumberRange(*ends)
     values = [value.strip() for value in text.split(",")]
     if "" in values:
         raise AAGError(f"{name}={text} has an empty value; write {name}=VALUE,VALUE without spaces")
     return values
 
 
-def _literal(text: str) -> Any:
+def _read_literal(text: str) -> Any:
     """Return a number, a truth value or None where the text is one."""
     for kind in (int, float):
         try:
@@ -99,7 +103,7 @@ def _literal(text: str) -> Any:
 def describe_grid(grid: Grid) -> list[str]:
     """Return the grid as words of --grid."""
     return [
-        f"{name}={values if isinstance(values, Between) else ','.join(map(str, values))}"
+        f"{name}={values if isinstance(values, NumberRange) else ','.join(map(str, values))}"
         for name, values in grid.items()
     ]
 
@@ -114,7 +118,7 @@ def choose_values(grid: Grid, *, draws: int | None = None, one_at_a_time: bool =
         return _draw(grid, draws, seed)
     lists: dict[str, list[Any]] = {}
     for name, values in grid.items():
-        if isinstance(values, Between):
+        if isinstance(values, NumberRange):
             raise AAGError(f"{name}={values} is a range; add --random N to draw N settings")
         lists[name] = values
     if one_at_a_time:
@@ -131,7 +135,7 @@ def _draw(grid: Grid, count: int, seed: int) -> list[Values]:
     generator, found = random.Random(seed), {}
     for _ in range(1000 + 100 * count):
         drawn = {
-            name: values.draw(generator) if isinstance(values, Between) else generator.choice(values)
+            name: values.draw(generator) if isinstance(values, NumberRange) else generator.choice(values)
             for name, values in grid.items()
         }
         found[repr(drawn)] = drawn

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aag.data import as_image_sets
+from aag.data import as_image_sets, load
 from aag.data.datasets import DATASETS
 from aag.data.holdout import NoLabelsError
 from aag.errors import AAGError
 from aag.training import DataSettings, RunSettings, load_sets
 from aag.training.api import Sets
 
-HOLDOUT = 0.1  # by default, where there are labels
+DEFAULT_HOLDOUT = 0.1  # where there are labels
 
 
 class SweepImages:
@@ -21,19 +21,30 @@ class SweepImages:
         self, images: Any = None, root: Path | None = None, progress: Callable[[int, int], None] | None = None
     ) -> None:
         self.images, self.root, self.progress = images, root, progress
-        self._loaded: tuple[DataSettings, Sets] | None = None
+        self._cached_sets: tuple[DataSettings, Sets] | None = None
 
     def load(self, settings: RunSettings) -> Sets:
         """Return training images and held-out ones; without a holdout, only training images."""
-        key = settings.data
-        if self._loaded is None or self._loaded[0] != key:
-            self._loaded = None  # frees the memory first
-            if self.images is None:
-                sets = load_sets(settings, self.root, self.progress)
-            else:
-                sets = as_image_sets(self.images, image_size=key.source_size, labels=key.labels, holdout=key.holdout)
-            self._loaded = key, sets if key.holdout else (sets[0], None)
-        return self._loaded[1]
+        chosen = settings.data
+        if self._cached_sets is None or self._cached_sets[0] != chosen:
+            self._cached_sets = None  # frees the memory first
+            self._cached_sets = chosen, self._load(settings)
+        return self._cached_sets[1]
+
+    def _load(self, settings: RunSettings) -> Sets:
+        chosen = settings.data
+        if self.images is not None:
+            sets = as_image_sets(
+                self.images, image_size=chosen.source_size, labels=chosen.labels, holdout=chosen.holdout
+            )
+            return sets if chosen.holdout else (sets[0], None)
+        if chosen.holdout:  # replaces the test split
+            return load_sets(settings, self.root, self.progress)
+        # Without a holdout there are no training labels. labels="none": those of the test split are not read, either.
+        train = load(
+            chosen.source, root=self.root, image_size=chosen.source_size, labels="none", progress=self.progress
+        )
+        return train, None
 
     def choose_holdout(self, settings: RunSettings) -> float | None:
         """Return the fraction to hold out: the given one, else 0.1; None for images without labels."""
@@ -44,9 +55,9 @@ class SweepImages:
             return None
         if self.images is not None or settings.data.source not in DATASETS:
             try:
-                self.load(settings.replace(holdout=given or HOLDOUT))
+                self.load(settings.replace(holdout=given or DEFAULT_HOLDOUT))
             except NoLabelsError:
                 if given:
                     raise
                 return None
-        return given or HOLDOUT
+        return given or DEFAULT_HOLDOUT

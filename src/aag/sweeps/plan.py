@@ -1,6 +1,5 @@
 """What a sweep runs: the rungs, the runs of each, what is done and what is left. All state is in its folder."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from aag.sweeps.results import (
 )
 from aag.training import Execution, RunSettings
 from aag.training.api import check_run
-from aag.training.commands import train_command
+from aag.training.commands import evaluate_command, train_command
 from aag.training.defaults import Choice, Plan, plan_run
 from aag.training.runtime import find_device
 
@@ -90,9 +89,9 @@ class SweepPlan:
         self.measure: Measure = read_measure(self.file) or "knn" if options.rank_by == "auto" else options.rank_by
         self.holdout: float | None = None
         self.train_count = 0
-        self.held_out: int | None = None  # number of images; None without labels
+        self.held_out_count: int | None = None  # None without labels
         self.choices: list[Choice] = []  # for a folder
-        self._finished: dict[str, Outcome] = {}
+        self._finished_outcomes: dict[str, Outcome] = {}
         self._epoch_seconds: dict[str, float] = {}  # of finished runs
         self._trials: dict[tuple[int, int | None], list[Trial]] = {}  # making names takes a while
         self._check()
@@ -108,7 +107,7 @@ class SweepPlan:
 
     def _plan_rungs(self) -> list[tuple[int, int | None]]:
         """Return the number of settings and the epochs of each rung; None: each setting's own epochs."""
-        valid, factor = self._valid, self.options.halving
+        valid, factor = self._valid_candidates, self.options.halving
         if factor is None:
             return [(len(valid), None)]
         if len({each.settings.train.epochs for each in valid}) > 1:
@@ -124,7 +123,7 @@ class SweepPlan:
         return [(count, round(epochs / factor ** (last - rung))) for rung, count in enumerate(counts)]
 
     @property
-    def _valid(self) -> list[Candidate]:
+    def _valid_candidates(self) -> list[Candidate]:
         return [each for each in self.candidates if not each.error]
 
     def trials(self, candidate: Candidate, epochs: int | None) -> list[Trial]:
@@ -132,9 +131,10 @@ class SweepPlan:
         key = id(candidate), epochs
         if key not in self._trials:
             first = candidate.settings.train.seed
-            all_settings = [candidate.at(epochs, seed) for seed in range(first, first + self.options.seeds)]
+            all_settings = [candidate.run_settings(epochs, seed) for seed in range(first, first + self.options.seeds)]
             self._trials[key] = [
-                Trial(candidate, settings, Run(self.folder / candidate.name(settings))) for settings in all_settings
+                Trial(candidate, settings, Run(self.folder / candidate.folder_name(settings)))
+                for settings in all_settings
             ]
         return self._trials[key]
 
@@ -142,7 +142,7 @@ class SweepPlan:
 
     def prepare(self) -> None:
         """Load the images, decide what to rank by, and check existing runs: all before anything is trained."""
-        first = self.trials(self._valid[0], None)[0]
+        first = self.trials(self._valid_candidates[0], None)[0]
         plan = self._plan_run(first)
         self.choices = plan.choices
         settings = plan.settings
@@ -154,8 +154,8 @@ class SweepPlan:
         if self.measure == "agreement":
             self._check_same_views()
         train, test = self.images.load(self._plan_run(first).settings)
-        self.train_count, self.held_out = len(train), None if test is None else len(test)
-        for candidate in self._valid:
+        self.train_count, self.held_out_count = len(train), None if test is None else len(test)
+        for candidate in self._valid_candidates:
             for _, epochs in self.rungs:
                 for trial in self.trials(candidate, epochs):
                     if trial.run.exists():
@@ -169,8 +169,8 @@ class SweepPlan:
             first = settings.new_method().augmentations()[0]
             return type(first), vars(first), settings.data.source_size, settings.data.image_size
 
-        reference = views(self._valid[0].settings)
-        for each in self._valid[1:]:
+        reference = views(self._valid_candidates[0].settings)
+        for each in self._valid_candidates[1:]:
             if views(each.settings) != reference:
                 raise AAGError(
                     f"{describe_values(each.values)} changes the views that agreement is measured on: such settings "
@@ -201,29 +201,29 @@ class SweepPlan:
         if trial.name in self.failures:
             status, message = self.failures[trial.name]
             return Outcome(seed, trial.run.folder, status, message)
-        if trial.name not in self._finished:
+        if trial.name not in self._finished_outcomes:
             found = read_outcome(trial.run, trial.settings.train.epochs, seed, self.measure)
             if found.status in UNFINISHED:
                 return found
-            self._finished[trial.name] = found
+            self._finished_outcomes[trial.name] = found
             if found.seconds:
                 self._epoch_seconds[trial.name] = found.seconds / trial.settings.train.epochs
-        return self._finished[trial.name]
+        return self._finished_outcomes[trial.name]
 
     def rung_rows(self) -> list[list[SweepRow]]:
         """Return the rows of each rung, best first, up to the first rung that is not finished."""
         found: list[list[SweepRow]] = []
         current = self.candidates
-        for place, (_, epochs) in enumerate(self.rungs):
+        for position, (_, epochs) in enumerate(self.rungs):
             rows = []
             for candidate in current:
                 trials = self.trials(candidate, epochs)
                 runs = tuple(map(self.outcome, trials))
                 rows.append(SweepRow(candidate, trials[0].settings.train.epochs, runs, self.measure))
             found.append(rank_rows(rows))
-            if place + 1 == len(self.rungs) or not all(row.is_finished for row in rows):
+            if position + 1 == len(self.rungs) or not all(row.is_finished for row in rows):
                 break
-            current = [row.candidate for row in found[-1] if row.is_done][: self.rungs[place + 1][0]]
+            current = [row.candidate for row in found[-1] if row.is_done][: self.rungs[position + 1][0]]
             if not current:
                 break
         return found
@@ -236,7 +236,7 @@ class SweepPlan:
                 rows.setdefault(id(row.candidate), row)
         return list(rows.values())
 
-    def todo(self) -> list[Trial]:
+    def unfinished_trials(self) -> list[Trial]:
         """Return the unfinished runs of the current rung: the first seed of every setting before the second of any."""
         rungs = self.rung_rows()
         current = {id(row.candidate) for row in rungs[-1]}
@@ -253,10 +253,11 @@ class SweepPlan:
     def commands(self) -> list[str]:
         """Return a line for a shell per unfinished run of the current rung. Call `prepare` first."""
         lines = []
-        for trial in self.todo():
+        for trial in self.unfinished_trials():
             settings = trial.settings.replace(holdout=self.holdout)
             execution = replace(self.execution, out=trial.run.folder)
             line = train_command(settings, trial.candidate.recipe, execution, trial.candidate.given)
-            evaluate = f" && aag evaluate {shlex.quote(str(trial.run.folder))}"
-            lines.append(line + evaluate * (self.measure == "linear"))
+            if self.measure == "linear":
+                line += f" && {evaluate_command(trial.run.folder, execution)}"
+            lines.append(line)
         return lines

@@ -17,8 +17,8 @@ from aag.tensor_files import read_header
 from aag.text import duration, readable_value
 
 Measure = Literal["knn", "linear", "agreement"]
-TITLES: dict[str, str] = {"knn": "kNN %", "linear": "linear %", "agreement": "agree %"}
-LINEAR = "linear (features)"  # in evaluation.json
+MEASURE_TITLES: dict[str, str] = {"knn": "kNN %", "linear": "linear %", "agreement": "agree %"}
+LINEAR_RESULT = "linear (features)"  # in evaluation.json
 DONE, COLLAPSED = "done", "collapsed"
 TO_DO, STOPPED, RUNNING = "to do", "stopped", "running"
 UNFINISHED = (TO_DO, STOPPED, RUNNING)
@@ -39,7 +39,7 @@ class Outcome:
     seconds: float | None = None  # of training
 
     def to_json(self) -> dict[str, Any]:
-        measures = {name: _rounded(getattr(self, name)) for name in TITLES}
+        measures = {name: _round(getattr(self, name)) for name in MEASURE_TITLES}
         return {**vars(self), **measures, "folder": self.folder.name}
 
 
@@ -57,7 +57,7 @@ def read_outcome(run: Run, epochs: int, seed: int, measure: Measure) -> Outcome:
         run.folder,
         COLLAPSED if health and is_collapsed(health) else DONE,
         knn=last["knn"]["knn"] if "knn" in last else None,
-        linear=_linear(run, epochs) if measure == "linear" else None,
+        linear=_linear_accuracy(run, epochs) if measure == "linear" else None,
         agreement=100 * health["agreement"] if health else None,
         seconds=status.seconds,
     )
@@ -77,7 +77,7 @@ def read_measure(file: Path) -> Measure | None:
     """Return what sweep.json ranks by; None without that file."""
     try:
         found = json.loads(read_text(file))["rank_by"]
-        return found if isinstance(found, str) and found in TITLES else None  # type: ignore[return-value]
+        return found if isinstance(found, str) and found in MEASURE_TITLES else None  # type: ignore[return-value]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -90,13 +90,13 @@ def _saved_epoch(run: Run) -> int:
         return 0
 
 
-def _linear(run: Run, epochs: int) -> float | None:
+def _linear_accuracy(run: Run, epochs: int) -> float | None:
     try:
         found = run.evaluation()
     except AAGError:
         return None
     accuracies = {row["name"]: float(row["accuracy"]) for row in found["results"]}
-    return accuracies.get(LINEAR) if found.get("epoch") == epochs else None
+    return accuracies.get(LINEAR_RESULT) if found.get("epoch") == epochs else None
 
 
 @dataclass(frozen=True)
@@ -159,15 +159,15 @@ class SweepRow:
         return [value for run in self.runs if (value := getattr(run, name)) is not None]
 
     def to_json(self) -> dict[str, Any]:
-        measures = {name: _rounded(self.mean(name)) for name in TITLES}
+        measures = {name: _round(self.mean(name)) for name in MEASURE_TITLES}
         low, high = self.range(self.measure) or (None, None)
         return {
             "values": {name: list(value) if isinstance(value, tuple) else value for name, value in self.values.items()},
             "epochs": self.epochs,
             **measures,
-            "lowest": _rounded(low),
-            "highest": _rounded(high),
-            "seconds": _rounded(self.mean("seconds"), 1),
+            "lowest": _round(low),
+            "highest": _round(high),
+            "seconds": _round(self.mean("seconds"), 1),
             "status": self.status,
             "message": self.message,
             "runs": [run.to_json() for run in self.runs],
@@ -178,7 +178,7 @@ def _markdown_cell(value: Any) -> str:
     return "–" if value is None else f"{value:.2f}" if isinstance(value, float) else escape(str(value))
 
 
-def _rounded(value: float | None, digits: int = 3) -> float | None:
+def _round(value: float | None, digits: int = 3) -> float | None:
     return None if value is None else round(value, digits)
 
 
@@ -195,11 +195,11 @@ def rank_rows(rows: Sequence[SweepRow]) -> list[SweepRow]:
 def table_rows(rows: Sequence[SweepRow], *, one_at_a_time: bool = False) -> list[dict[str, Any]]:
     """Return the rows as cells of one table: values, accuracies, time and status."""
     names = list(dict.fromkeys(name for row in rows for name in row.values))
-    several = any(len(row.runs) > 1 for row in rows)
-    with_epochs = len({row.epochs for row in rows}) > 1 and "epochs" not in names
+    has_several_seeds = any(len(row.runs) > 1 for row in rows)
+    shows_epochs = len({row.epochs for row in rows}) > 1 and "epochs" not in names
     measure = rows[0].measure
     # With --rank-by linear, kNN is shown, too.
-    others: list[Measure] = ["knn"] if measure == "linear" else []
+    other_measures: list[Measure] = ["knn"] if measure == "linear" else []
     baseline = next((row.score for row in rows if not row.values), None)
     cells = []
     for row in rows:
@@ -208,11 +208,11 @@ def table_rows(rows: Sequence[SweepRow], *, one_at_a_time: bool = False) -> list
             cell = {"change": describe_values(row.values)}
         else:
             cell = {name.replace("_", " "): describe_value(row.values.get(name)) for name in names}
-        if with_epochs:
+        if shows_epochs:
             cell["epochs"] = row.epochs
-        for name in (measure, *others):
-            cell[TITLES[name]] = _rounded(row.mean(name), 2)
-            if several and name == measure:
+        for name in (measure, *other_measures):
+            cell[MEASURE_TITLES[name]] = _round(row.mean(name), 2)
+            if has_several_seeds and name == measure:
                 ends = row.range(name)
                 cell["range"] = f"{ends[0]:.2f}–{ends[1]:.2f}" if ends and len(row.runs) > 1 else ""
         if one_at_a_time:
@@ -243,7 +243,7 @@ class SweepResult:
     rows: list[SweepRow]
     folder: Path
     measure: Measure  # that rows are ranked by
-    held_out: int | None  # images that accuracies are measured on; None without labels
+    held_out_count: int | None  # images that accuracies are measured on; None without labels
     is_complete: bool  # False: stopped on request, or some runs are in other processes
     command: str = ""  # that trains the best setting on all images; empty for images in memory
 
@@ -256,16 +256,16 @@ class SweepResult:
     def protocol(self) -> str:
         """What the rows are ranked by, in words."""
         if self.measure == "agreement":
-            without = " (there are no labels)" if self.held_out is None else ""
+            without = " (there are no labels)" if self.held_out_count is None else ""
             return f"two-view agreement{without}: a hint, not an accuracy"
         kind = "kNN" if self.measure == "knn" else "linear evaluation"
-        if not self.held_out:
+        if not self.held_out_count:
             return f"{kind} of held-out training images"
         error = ""
         if self.best and self.best.score is not None:
             share = self.best.score / 100
-            error = f" (± {100 * math.sqrt(share * (1 - share) / self.held_out):.1f}, one standard error)"
-        return f"{kind} of {self.held_out:,} held-out training images{error}"
+            error = f" (± {100 * math.sqrt(share * (1 - share) / self.held_out_count):.1f}, one standard error)"
+        return f"{kind} of {self.held_out_count:,} held-out training images{error}"
 
     def to_markdown(self, title: str, *, one_at_a_time: bool = False) -> str:
         cells = table_rows(self.rows, one_at_a_time=one_at_a_time)

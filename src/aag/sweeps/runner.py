@@ -51,7 +51,7 @@ class SweepRunner:
         self.plan, self.backbone = plan, backbone
         self.should_stop, self.after_run, self.say = should_stop, after_run, say
         self.new_progress = new_progress or (lambda test: nullcontext(Callback()))
-        self._elsewhere: set[str] = set()  # names of runs that other processes train
+        self._locked_names: set[str] = set()  # of runs that other processes train
 
     def run(self) -> SweepResult:
         """Train what is missing, rung by rung, until all is done or a stop is requested."""
@@ -59,7 +59,7 @@ class SweepRunner:
         self._describe()
         with explain_write_errors(self.plan.folder):
             self.plan.folder.mkdir(parents=True, exist_ok=True)
-        while trials := [trial for trial in self.plan.todo() if trial.name not in self._elsewhere]:
+        while trials := [trial for trial in self.plan.unfinished_trials() if trial.name not in self._locked_names]:
             self._announce(trials)
             for number, trial in enumerate(trials, 1):
                 if self.should_stop():
@@ -79,7 +79,7 @@ class SweepRunner:
         plan = self.plan
         for number, choice in enumerate(plan.choices):
             self.say(f"{'' if number else 'chosen':<9}{choice}")
-        held_out = f" + {plan.held_out:,} held out" if plan.held_out else ", no labels"
+        held_out = f" + {plan.held_out_count:,} held out" if plan.held_out_count else ", no labels"
         self.say(f"data     {source_name(plan.data.source)}: {plan.train_count:,} training images{held_out}")
 
     def _announce(self, trials: list[Trial]) -> None:
@@ -99,7 +99,7 @@ class SweepRunner:
         if found.seconds is not None and found.status not in UNFINISHED:
             words.append(duration(found.seconds))
         if found.status != DONE:
-            words.append("another process trains it" if trial.name in self._elsewhere else found.status)
+            words.append("another process trains it" if trial.name in self._locked_names else found.status)
         self.say(f"      {'  '.join(words)}")
 
     def _attempt(self, trial: Trial) -> bool:
@@ -113,7 +113,7 @@ class SweepRunner:
             self._note_failure(trial, OUT_OF_MEMORY, advice)
         except AAGError as error:
             if isinstance(error.__cause__, BlockingIOError):  # the folder's lock
-                self._elsewhere.add(trial.name)
+                self._locked_names.add(trial.name)
             else:
                 self._note_failure(trial, FAILED, error)
         except Exception as error:  # a bug, or an error of the GPU
@@ -154,8 +154,8 @@ class SweepRunner:
     def result(self) -> SweepResult:
         """Return what is known now."""
         plan, rows = self.plan, self.plan.rows()
-        is_complete = not plan.todo()
-        result = SweepResult(rows, plan.folder, plan.measure, plan.held_out, is_complete)
+        is_complete = not plan.unfinished_trials()
+        result = SweepResult(rows, plan.folder, plan.measure, plan.held_out_count, is_complete)
         if result.best and plan.images.images is None and self.backbone is None:
             best, execution = result.best.candidate, replace(plan.execution, out=None)
             return replace(result, command=train_command(best.settings, best.recipe, execution, best.given))
@@ -172,7 +172,7 @@ class SweepRunner:
             "rank_by": plan.measure,
             "protocol": result.protocol,
             "holdout": plan.holdout,
-            "held_out_images": plan.held_out,
+            "held_out_images": plan.held_out_count,
             "is_complete": result.is_complete,
             "best": result.best and {**result.best.to_json(), "command": result.command},
             "rows": [row.to_json() for row in result.rows],

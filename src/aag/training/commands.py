@@ -1,8 +1,9 @@
-"""Write settings as options of `aag train`."""
+"""Write the commands that train and evaluate a run."""
 
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from aag.settings import option
@@ -35,6 +36,15 @@ def train_options(settings: RunSettings, recipe: str, execution: Execution, give
 def train_command(settings: RunSettings, recipe: str, execution: Execution, given: Collection[str] = ()) -> str:
     """Return the line for a shell that gives exactly this run."""
     return shlex.join(["aag", "train", *train_options(settings, recipe, execution, given)])
+
+
+def evaluate_command(folder: Path, execution: Execution, *more: str) -> str:
+    """Return the line for a shell that evaluates a run with the device and data root of its training."""
+    words = {"device": execution.device} if execution.device != Execution.device else {}
+    if execution.data_root:
+        words["data_root"] = str(execution.data_root)
+    options = [word for option_words in type_options(words) for word in option_words]
+    return shlex.join(["aag", "evaluate", str(folder), *more, *options])
 
 
 def type_options(settings: Mapping[str, Any]) -> list[list[str]]:
