@@ -209,6 +209,8 @@ def _is_tiff(source: Path | bytes) -> bool:
 def _rgb_square(image: Image.Image) -> np.ndarray:
     """Return the centre square as uint8 RGB [S, S, 3]. Only a part at a time is converted, which saves memory."""
     top, left, side = centre_square(image.height, image.width)
+    if image.mode == "RGB" and "transparency" not in image.info and image.width * image.height <= _STRIP_PIXELS:
+        return np.array(image)[top : top + side, left : left + side]  # a crop would cost more than the pixels
     square = np.empty((side, side, 3), np.uint8)
     if image.mode in ("I", "F") or image.mode.startswith("I;"):
         grey = to_8_bits(np.asarray(image), at_least_12=image.mode.startswith("I;"))
