@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,23 @@ def _fresh_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def npz(tmp_path_factory) -> Path:
+def make_npz(tmp_path_factory) -> Callable[[int, int], Path]:
+    """Writes so many training and test photographs with labels."""
+
+    def make(train: int, test: int) -> Path:
+        photographs = aag.data.load("sample", split="test", limit=train + test).images
+        pixels, labels = photographs.permute(0, 2, 3, 1).numpy(), np.arange(train + test) % 4
+        path = tmp_path_factory.mktemp("data") / "tiny.npz"
+        np.savez(
+            path, train_images=pixels[:train], train_labels=labels[:train],
+            test_images=pixels[train:], test_labels=labels[train:],
+        )  # fmt: skip
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def npz(make_npz) -> Path:
     """96 + 40 photographs with labels."""
-    pixels = aag.data.load("sample", split="test", limit=136).images.permute(0, 2, 3, 1).numpy()
-    labels = np.arange(136) % 4
-    path = tmp_path_factory.mktemp("data") / "tiny.npz"
-    np.savez(path, train_images=pixels[:96], train_labels=labels[:96], test_images=pixels[96:], test_labels=labels[96:])
-    return path
+    return make_npz(96, 40)

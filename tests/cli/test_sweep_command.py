@@ -12,7 +12,6 @@ import pytest
 from commands import Ran, aag_, refused
 from PIL import Image
 
-import aag
 from aag.data import loading
 from aag.runs import Run
 from aag.signals import SAVE_SECONDS
@@ -23,13 +22,9 @@ TINY = ["--recipe", "demo", "--width", 4, "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
-def npz(tmp_path_factory) -> Path:
+def npz(make_npz) -> Path:
     """48 + 8 photographs with labels: two steps per epoch."""
-    pixels = aag.data.load("sample", split="test", limit=56).images.permute(0, 2, 3, 1).numpy()
-    labels = np.arange(56) % 4
-    path = tmp_path_factory.mktemp("data") / "tiny.npz"
-    np.savez(path, train_images=pixels[:48], train_labels=labels[:48], test_images=pixels[48:], test_labels=labels[48:])
-    return path
+    return make_npz(48, 8)
 
 
 @pytest.fixture(autouse=True)

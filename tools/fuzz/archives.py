@@ -105,19 +105,24 @@ def cifar_pickles() -> dict[str, bytes]:
     return {"train": batch(), "test": batch(), "meta": names}
 
 
-@cache
-def tar_seeds() -> list[bytes]:
-    """Return .tar files of CIFAR-100, in the formats that tar has."""
-    out = []
+def write_tars(members: dict[str, bytes]) -> list[bytes]:
+    """Return archives of these files, one for each of the formats that tar has."""
+    archives = []
     for kind in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
         content = io.BytesIO()
         with tarfile.open(fileobj=content, mode="w", format=kind) as tar:
-            for name, member in cifar_pickles().items():
-                info = tarfile.TarInfo(f"{DATASETS['cifar100'].folder}/{name}")
+            for name, member in members.items():
+                info = tarfile.TarInfo(name)
                 info.size, info.pax_headers = len(member), {"comment": "x"}
                 tar.addfile(info, io.BytesIO(member))
-        out.append(content.getvalue())
-    return out
+        archives.append(content.getvalue())
+    return archives
+
+
+@cache
+def tar_seeds() -> list[bytes]:
+    """Return .tar files of CIFAR-100, in the formats that tar has."""
+    return write_tars({f"{DATASETS['cifar100'].folder}/{name}": member for name, member in cifar_pickles().items()})
 
 
 def _read_tar(path: Path) -> None:

@@ -1,7 +1,6 @@
 """Targets: shards of images, as tar archives and as tables."""
 
 import io
-import tarfile
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from aag.data.shards import Shard, Shards
+from fuzz.archives import write_tars
 from fuzz.target import Target
 
 
@@ -27,18 +27,11 @@ def _pictures() -> list[bytes]:
 @cache
 def tar_seeds() -> list[bytes]:
     """Return WebDataset shards, in the formats that tar has."""
-    seeds = []
-    for kind in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
-        content = io.BytesIO()
-        with tarfile.open(fileobj=content, mode="w", format=kind) as tar:
-            for number, picture in enumerate(_pictures()):
-                members = {"png": picture, "cls": b"%d" % number, "json": b'{"label": "cat", "n": [1.5, null]}'}
-                for extension, member in members.items():
-                    info = tarfile.TarInfo(f"folder/{number:04}.{extension}")
-                    info.size, info.pax_headers = len(member), {"comment": "x"}
-                    tar.addfile(info, io.BytesIO(member))
-        seeds.append(content.getvalue())
-    return seeds
+    members = {}
+    for number, picture in enumerate(_pictures()):
+        contents = {"png": picture, "cls": b"%d" % number, "json": b'{"label": "cat", "n": [1.5, null]}'}
+        members |= {f"folder/{number:04}.{extension}": content for extension, content in contents.items()}
+    return write_tars(members)
 
 
 def _table() -> pa.Table:
