@@ -64,20 +64,25 @@ class AAGSettings(MultiViewSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        resized = self.auxiliary in ("autoaugment", "randaugment") and self.auxiliary_crop in ("auto", "resized")
-        crops, views = ("auxiliary_min_crop", "auxiliary_max_crop"), ("auxiliary_views", "auxiliary_weight", "one_way")
-        unused = [] if resized else [*crops, *(views if self.auxiliary == "none" else ())]
-        for name in unused:
-            if (default := getattr(AAGSettings, name)) != getattr(self, name):
-                chosen = f"--auxiliary {self.auxiliary}"
-                if self.auxiliary not in ("none", "basic"):
-                    chosen = f"--auxiliary-crop {self.auxiliary_crop}"
-                raise AAGError(f"{option(name)} has no effect with {chosen}; leave it out (default: {default})")
+        crops = ("auxiliary_min_crop", "auxiliary_max_crop")
+        if self.auxiliary == "none":
+            self._refuse_changes("auxiliary", *crops, "auxiliary_views", "auxiliary_weight", "one_way")
+        elif self.auxiliary == "basic":
+            self._refuse_changes("auxiliary", *crops)
+        elif self.auxiliary_crop in ("padded", "none"):
+            self._refuse_changes("auxiliary_crop", *crops)
         if self.auxiliary_min_crop > self.auxiliary_max_crop:
             raise AAGError(
                 f"--auxiliary-min-crop {self.auxiliary_min_crop:g} exceeds --auxiliary-max-crop "
                 f"{self.auxiliary_max_crop:g}; give both"
             )
+
+    def _refuse_changes(self, cause: str, *names: str) -> None:
+        """Raise if one of these options is not at its default: the option `cause` makes it meaningless."""
+        for name in names:
+            if (default := getattr(AAGSettings, name)) != getattr(self, name):
+                chosen = f"{option(cause)} {getattr(self, cause)}"
+                raise AAGError(f"{option(name)} has no effect with {chosen}; leave it out (default: {default})")
 
     @property
     def keep_positive(self) -> bool:

@@ -27,7 +27,7 @@ from aag.settings import Momentum, Range
 @dataclass(frozen=True)
 class NeighbourAAGSettings(AAGSettings):
     neighbour_weight: Annotated[float, Range(at_least=0)] = 1.0
-    """Weight of the neighbour's terms in the loss; each of an auxiliary view's has 1."""
+    """Weight of the neighbour's terms in the loss, next to --auxiliary-weight of an auxiliary view's."""
     neighbour_start: Annotated[float, Range(at_least=0, at_most=1)] = 0.4
     """Fraction of the epochs after which neighbours count."""
     bank_momentum: Momentum = 0.5
