@@ -140,10 +140,10 @@ def test_provenance_names_machine_and_versions():
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """A folder that holds the package's provenance.py and nothing else of it."""
+    """A folder that holds the package's provenance.py and what importing the package needs."""
     package = tmp_path / "copy" / "aag"
     package.mkdir(parents=True)
-    for name in ("__init__.py", "provenance.py"):
+    for name in ("__init__.py", "lazy.py", "provenance.py"):
         shutil.copy(Path(aag.__file__).parent / name, package / name)
     return package.parent
 

@@ -11,8 +11,9 @@
 Submodules load on first use, so that importing the package, and the command line's help, cost nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from aag.lazy import lazy_names
 
 __version__ = "0.2.0"
 
@@ -39,12 +40,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(import_module(f"aag.{_NAMES[name]}"), name)
-    if name in _MODULES:
-        return import_module(f"aag.{name}")
-    raise AttributeError(f"module 'aag' has no attribute {name!r}")
+__getattr__ = lazy_names("aag", _NAMES, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -46,6 +46,16 @@ def handle_stops(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def hold_stops() -> Iterator[None]:
+    """Delay stops until the block's heavy imports are done: some libraries swallow Ctrl-C or print a traceback."""
+    asked: list[int] = []
+    with handle_stops(lambda signum, frame: asked.append(signum)):
+        yield
+    if asked:
+        raise_stop(asked[0])
+
+
+@contextlib.contextmanager
 def stop_within(minutes: float | None) -> Iterator[None]:
     """Ask this process to stop, as a scheduler does, in time to save within so many minutes. None: no limit."""
     if minutes is not None:

@@ -13,8 +13,8 @@ from aag import nets
 from aag.bench.plan import Plan
 from aag.bench.timing import measure, once, timed_row
 from aag.serving.components import connect_similar
-from aag.serving.dedupe import THRESHOLD
 from aag.serving.embedder import Embedder
+from aag.serving.options import DUPLICATE_COSINE
 from aag.serving.search import find_nearest
 from aag.serving.sources import ImageSource, open_source
 
@@ -84,8 +84,8 @@ def _dedupe(plan: Plan) -> dict[str, Any]:
     rows = _unit_rows(plan.dedupe_rows, plan.device)
     noise = torch.randn(len(rows[::COPIES]), WIDTH, device=plan.device)
     rows[::COPIES] = F.normalize(rows[1::COPIES] + 0.005 * noise, dim=1)
-    connect_similar(rows[:1000], THRESHOLD)  # sets up the device
-    seconds = once(lambda: connect_similar(rows, THRESHOLD), plan.device)
+    connect_similar(rows[:1000], DUPLICATE_COSINE)  # sets up the device
+    seconds = once(lambda: connect_similar(rows, DUPLICATE_COSINE), plan.device)
     size = f"{plan.dedupe_rows:,} × {WIDTH}"
     return {
         "name": "dedupe",

@@ -1,16 +1,18 @@
-"""The command line: one module per command, imported when it is needed. `aag --help` imports nothing heavy."""
+"""The command line: one module per command, imported when it is needed. `aag --help` imports nothing heavy.
 
-import contextlib
+Nor do the modules of commands whose options depend on nothing heavy: they import torch after parsing, so that help and
+wrong arguments take no time.
+"""
+
 import errno
 import io
 import os
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 
 from aag import __version__
 from aag.errors import AAGError, unknown
-from aag.signals import INTERRUPTED, RESUMABLE, Terminated, handle_stops, raise_stop
+from aag.signals import INTERRUPTED, RESUMABLE, Terminated, handle_stops, hold_stops, raise_stop
 
 COMMANDS = {  # by what a user wants to do
     "Train": {
@@ -119,7 +121,7 @@ def _run(arguments: list[str]) -> int:
     if arguments[0] not in command_names():
         raise unknown("command", arguments[0], command_names())
     with handle_stops(raise_stop):
-        with _hold_signals():
+        with hold_stops():
             command = import_module(f"aag.cli.{arguments[0]}")
         return command.run(arguments[1:])
 
@@ -142,13 +144,3 @@ def _process() -> str:
 
 def _is_broken_connection(error: RuntimeError) -> bool:
     return type(error).__name__.startswith("Dist") or "gloo" in str(error)
-
-
-@contextlib.contextmanager
-def _hold_signals() -> Iterator[None]:
-    """Delay stops until heavy imports are done: some libraries swallow Ctrl-C or print a traceback."""
-    asked: list[int] = []
-    with handle_stops(lambda signum, frame: asked.append(signum)):
-        yield
-    if asked:
-        raise_stop(asked[0])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from aag.bench.run import bench
 from aag.cli.output import make_console
 from aag.cli.parsing import parse
+from aag.signals import hold_stops
 
 WIDTH = 150  # of the tables, where the output is not a terminal
 
@@ -36,6 +36,8 @@ class Bench:
 
 def run(arguments: list[str]) -> int:
     options = parse(Bench, "bench", arguments)
+    with hold_stops():
+        from aag.bench.run import bench
     choices = {name: value for name, value in vars(options).items() if name != "json"}
     if options.json:
         record = bench(Console(quiet=True), **choices)

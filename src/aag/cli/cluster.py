@@ -3,16 +3,17 @@
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from aag.cli.output import Printer, embedding_progress, print_rows
 from aag.cli.parsing import parse
-from aag.serving.clusters import Clustering, clusters_sheet, find_clusters, write_clusters
-from aag.serving.embed import Embedder, load_or_embed
-from aag.serving.sheets import write_sheet
-from aag.serving.table import EmbeddingTable
+from aag.signals import hold_stops
+
+if TYPE_CHECKING:
+    from aag.serving.clusters import Clustering
+    from aag.serving.table import EmbeddingTable
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class Cluster:
 
 def run(arguments: list[str]) -> int:
     options = parse(Cluster, "cluster", arguments)
+    with hold_stops():
+        from aag.serving.clusters import clusters_sheet, find_clusters, write_clusters
+        from aag.serving.embed import Embedder, load_or_embed
+        from aag.serving.sheets import write_sheet
     embedder = Embedder(options.model, device=options.device)
     with embedding_progress() as progress:
         table = load_or_embed(embedder, options.images, data_root=options.data_root, on_progress=progress)
@@ -66,7 +71,7 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _row(table: EmbeddingTable, found: Clustering, cluster: int) -> dict[str, Any]:
+def _row(table: "EmbeddingTable", found: "Clustering", cluster: int) -> dict[str, Any]:
     members = found.members(cluster)
     row: dict[str, Any] = {"cluster": cluster + 1, "images": len(members)}
     row["mean distance"] = round(found.distances[members].mean().item(), 4)

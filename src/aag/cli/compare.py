@@ -9,7 +9,7 @@ import tyro
 from aag.cli.output import Printer, print_rows
 from aag.cli.parsing import parse
 from aag.runs import Run
-from aag.serving.compare import compare_runs, write_comparison
+from aag.signals import hold_stops
 from aag.text import duration
 
 PAGE_ONLY = ("seconds", "status", "alignment", "uniformity")
@@ -31,6 +31,8 @@ class Compare:
 
 def run(arguments: list[str]) -> int:
     options = parse(Compare, "compare", arguments)
+    with hold_stops():
+        from aag.serving.compare import compare_runs, write_comparison
     runs = [Run.open(folder) for folder in options.runs]
     rows = compare_runs(runs)
     path = write_comparison(runs, options.out) if options.page else None

@@ -2,23 +2,18 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from aag.cli.output import Printer, embedding_progress, make_console, print_rows
 from aag.cli.parsing import parse
-from aag.serving.dedupe import (
-    THRESHOLD,
-    Duplicate,
-    count_missing,
-    duplicates_sheet,
-    find_duplicates,
-    write_duplicates,
-)
-from aag.serving.embed import Embedder, load_or_embed
-from aag.serving.sheets import write_sheet
+from aag.serving.options import DUPLICATE_COSINE
+from aag.signals import hold_stops
 from aag.text import pluralize
+
+if TYPE_CHECKING:
+    from aag.serving.dedupe import Duplicate
 
 ROWS = 20  # printed; the .csv has all
 
@@ -31,7 +26,7 @@ class Dedupe:
     """Run folder or .safetensors file."""
     images: Annotated[str, tyro.conf.arg(metavar="IMAGES")]
     """Folder, .npz, known data set, or embeddings file of aag embed."""
-    threshold: float = THRESHOLD
+    threshold: float = DUPLICATE_COSINE
     """Least cosine of two duplicates. A lower value finds more, and more false ones."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("duplicates.csv")
     """CSV to write (-o): group, keep, path, cosine, identical, width, height, bytes."""
@@ -47,6 +42,10 @@ class Dedupe:
 
 def run(arguments: list[str]) -> int:
     options = parse(Dedupe, "dedupe", arguments)
+    with hold_stops():
+        from aag.serving.dedupe import count_missing, duplicates_sheet, find_duplicates, write_duplicates
+        from aag.serving.embed import Embedder, load_or_embed
+        from aag.serving.sheets import write_sheet
     embedder = Embedder(options.model, device=options.device)
     with embedding_progress() as progress:
         table = load_or_embed(embedder, options.images, data_root=options.data_root, on_progress=progress)
@@ -79,7 +78,7 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _row(each: Duplicate) -> dict[str, Any]:
+def _row(each: "Duplicate") -> dict[str, Any]:
     hint = "keep" if each.keep else "identical" if each.identical else "similar"
     size = f"{each.width}×{each.height}" if each.width else "–"
     return {

@@ -10,10 +10,7 @@ import tyro
 from aag.cli.output import Printer, embedding_progress
 from aag.cli.parsing import parse
 from aag.errors import AAGError
-from aag.serving.embed_file import embed_to_file, parse_shard, shard_indices
-from aag.serving.embedder import Embedder
-from aag.serving.sources import open_source
-from aag.serving.table import check_format, shard_file
+from aag.signals import hold_stops
 from aag.text import pluralize
 
 
@@ -47,6 +44,11 @@ class Embed:
 
 def run(arguments: list[str]) -> int:
     options = parse(Embed, "embed", arguments)
+    with hold_stops():
+        from aag.serving.embed_file import embed_to_file, parse_shard, shard_indices
+        from aag.serving.embedder import Embedder
+        from aag.serving.sources import open_source
+        from aag.serving.table import check_format, shard_file
     check_format(options.out)
     if not 16 <= options.thumbnail_size <= 1024:
         raise AAGError(f"--thumbnail-size {options.thumbnail_size} is not between 16 and 1024 pixels")

@@ -7,14 +7,12 @@ from typing import Any
 from rich.table import Table
 
 from aag.cli.output import Printer, decoding_progress, make_console, print_rows
-from aag.cli.parsing import parse
-from aag.cli.train import tidy_source
-from aag.distributed import read_launch
+from aag.cli.parsing import parse, tidy_source
 from aag.errors import AAGError
 from aag.records import write_record
 from aag.runs import Run
-from aag.serving import evaluate_run, save_evaluation, write_projection
 from aag.settings import Precision
+from aag.signals import hold_stops
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,9 @@ class Evaluate:
 
 def run(arguments: list[str]) -> int:
     options = parse(Evaluate, "evaluate", arguments)
+    with hold_stops():
+        from aag.distributed import read_launch
+        from aag.serving import evaluate_run, save_evaluation, write_projection
     if options.data:
         options = replace(options, data=tidy_source(options.data))
     found = Run.open(options.run)

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from aag.cli.output import Printer
 from aag.cli.parsing import parse
-from aag.serving.explore import load_atlas, prepare_map, serve_map
 from aag.settings import Range, Settings
+from aag.signals import hold_stops
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Explore(Settings):
 
 def run(arguments: list[str]) -> int:
     options = parse(Explore, "explore", arguments)
+    with hold_stops():
+        from aag.serving.explore import load_atlas, prepare_map, serve_map
     load_atlas()  # before minutes of computing
     # The server's own output is hidden; ours goes to where it went before.
     say = Printer(Console(file=sys.stdout, markup=False, emoji=False))

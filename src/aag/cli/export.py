@@ -9,8 +9,8 @@ import tyro
 from aag.cli.output import Printer, print_rows
 from aag.cli.parsing import parse
 from aag.errors import AAGError
-from aag.serving import export_encoder, push_to_hub
-from aag.serving.export import Format
+from aag.serving.options import ExportFormat
+from aag.signals import hold_stops
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Export:
 
     model: Path
     """A run folder, or an encoder's .safetensors file."""
-    format: Format = "onnx"
+    format: ExportFormat = "onnx"
     """onnx: features and embedding from uint8 images, any batch size. torchscript: the same for torch.jit.load.
     timm: the backbone for timm.create_model. safetensors: weights, and a file that loads them without aag.
     hub: a folder for the Hugging Face Hub, with a model card."""
@@ -33,6 +33,8 @@ class Export:
 
 def run(arguments: list[str]) -> int:
     options = parse(Export, "export", arguments)
+    with hold_stops():
+        from aag.serving import export_encoder, push_to_hub
     if options.push and options.format != "hub":
         raise AAGError(f"--push uploads a hub folder, not --format {options.format}; use --format hub")
     made = export_encoder(options.model, options.format, options.out)

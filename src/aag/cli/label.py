@@ -8,8 +8,7 @@ import tyro
 
 from aag.cli.output import Printer, embedding_progress, print_rows
 from aag.cli.parsing import parse
-from aag.serving.embed import Embedder, load_or_embed
-from aag.serving.labels import folder_labels, label_images, read_labels, summarize_labels, write_labels
+from aag.signals import hold_stops
 from aag.text import pluralize
 
 
@@ -37,6 +36,9 @@ class Label:
 
 def run(arguments: list[str]) -> int:
     options = parse(Label, "label", arguments)
+    with hold_stops():
+        from aag.serving.embed import Embedder, load_or_embed
+        from aag.serving.labels import folder_labels, label_images, read_labels, summarize_labels, write_labels
     embedder = Embedder(options.model, device=options.device)
     linear = options.classifier == "linear"
     with embedding_progress() as progress:

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import inspect
 import io
+import os
 import re
 import textwrap
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 
 import tyro
 
+from aag.data.datasets import DATASETS
 from aag.errors import AAGError, unknown
 from aag.settings import describe_type, option
 
@@ -122,6 +124,12 @@ def option_types(kind: type) -> dict[str, Any]:
             if inner is bool:
                 found[option(f"no_{name}")] = hint
     return found
+
+
+def tidy_source(source: str) -> str:
+    """Return one spelling of a path: photos for photos/ and ./photos. But ./sample stays, for sample is a data set."""
+    tidy = os.path.normpath(source)
+    return tidy if os.path.exists(os.path.expanduser(source)) and tidy not in DATASETS else source
 
 
 def _one_line(box: str, known: dict[str, Any]) -> str:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from aag.cli.output import Printer
 from aag.cli.parsing import parse
-from aag.methods import load_method
 from aag.runs import Run
-from aag.serving.report import POINTS, write_report
+from aag.serving.options import MAP_IMAGES
 from aag.settings import Range, Settings
+from aag.signals import hold_stops
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Report(Settings):
     """The run folder."""
     out: Path | None = None
     """File to write. Default: report.html in the run folder."""
-    points: Annotated[int, Range(at_least=10, at_most=50_000)] = POINTS
+    points: Annotated[int, Range(at_least=10, at_most=50_000)] = MAP_IMAGES
     """Images on the map, at most; a slow machine takes fewer."""
     method: str | None = None
     """FILE.py:CLASS, for a run with a method of your own. The file's code is run only if you give this."""
@@ -32,6 +32,9 @@ class Report(Settings):
 
 def run(arguments: list[str]) -> int:
     options = parse(Report, "report", arguments)
+    with hold_stops():
+        from aag.methods import load_method
+        from aag.serving.report import write_report
     if options.method:
         load_method(options.method)
     path = write_report(

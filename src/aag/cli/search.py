@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from aag.cli.output import Printer, embedding_progress, print_rows
 from aag.cli.parsing import parse
 from aag.errors import AAGError
-from aag.serving.embed import Embedder, load_or_embed
-from aag.serving.search import Neighbour, search, search_sheet
-from aag.serving.sheets import write_sheet
+from aag.signals import hold_stops
 from aag.text import printable
+
+if TYPE_CHECKING:
+    from aag.serving.search import Neighbour
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Search:
 
 def run(arguments: list[str]) -> int:
     options = parse(Search, "search", arguments)
+    with hold_stops():
+        from aag.serving.embed import Embedder, load_or_embed
+        from aag.serving.search import search, search_sheet
+        from aag.serving.sheets import write_sheet
     if not options.queries:
         raise AAGError("no query given; name an image file after the images")
     embedder = Embedder(options.model, device=options.device)
@@ -59,7 +64,7 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _print_tables(found: Sequence[Neighbour]) -> None:
+def _print_tables(found: "Sequence[Neighbour]") -> None:
     """Print a table per query, with its name above it if there are several."""
     queries = list(dict.fromkeys(each.query for each in found))
     for query in queries:

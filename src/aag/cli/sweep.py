@@ -9,8 +9,8 @@ from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from aag.cli.output import Printer, decoding_progress, make_console, print_rows
-from aag.cli.parsing import ALIASES, parse
-from aag.cli.train import describe_options, parse_train, peek, split_options, tidy_source, write_run_report
+from aag.cli.parsing import ALIASES, parse, tidy_source
+from aag.cli.train import describe_options, parse_train, peek, split_options, write_run_report
 from aag.errors import AAGError
 from aag.settings import Range, option
 from aag.signals import RESUMABLE, stop_within

@@ -1,6 +1,5 @@
 """aag train"""
 
-import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, make_dataclass
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from aag.cli.output import Printer, decoding_progress, make_console
-from aag.cli.parsing import option_types, options_in, options_of, parse_sections
+from aag.cli.parsing import option_types, options_in, options_of, parse_sections, tidy_source
 from aag.data.datasets import DATASETS
 from aag.distributed import ReportedByMainError, read_launch
 from aag.errors import AAGError, first_line, unknown
@@ -198,12 +197,6 @@ def peek(arguments: list[str], wanted: str) -> str | None:
         if name == wanted:
             found = value if equals else (arguments[place + 1] if place + 1 < len(arguments) else "")
     return found
-
-
-def tidy_source(source: str) -> str:
-    """Return one spelling of a path: photos for photos/ and ./photos. But ./sample stays, for sample is a data set."""
-    tidy = os.path.normpath(source)
-    return tidy if os.path.exists(os.path.expanduser(source)) and tidy not in DATASETS else source
 
 
 def write_run_report(result: TrainResult, execution: Execution, sets: Any, say: Printer) -> bool:

@@ -14,12 +14,12 @@ from aag.data.decode import UnreadableImageError, read_size
 from aag.errors import AAGError
 from aag.files import write_csv
 from aag.serving.components import ROUNDING, connect_similar
+from aag.serving.options import DUPLICATE_COSINE
 from aag.serving.search import picture_loader
 from aag.serving.sheets import GREEN, Section, Tile, make_sheet
 from aag.serving.sources import is_set
 from aag.serving.table import EmbeddingTable
 
-THRESHOLD = 0.98  # measured: docs/use.md
 CHECKED_SIDE = 16  # pixels of the small copies that are compared
 MAX_DIFFERENCE, FLAT, MIN_CORRELATION = 25.0, 4.0, 0.7  # mean difference, deviation (both of 255), correlation
 MAX_COMPONENT_GROUPS = 1000  # groups of one component; its other images are kept
@@ -44,7 +44,7 @@ class Duplicate:
 def find_duplicates(
     table: EmbeddingTable,
     *,
-    threshold: float = THRESHOLD,
+    threshold: float = DUPLICATE_COSINE,
     device: torch.device | str = "cpu",
     data_root: str | Path | None = None,
 ) -> list[Duplicate]:

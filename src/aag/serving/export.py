@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
@@ -17,8 +17,8 @@ from aag.files import explain_write_errors
 from aag.nets import Encoder
 from aag.runs import Run
 from aag.serving.formats import WRITERS
+from aag.serving.options import ExportFormat
 
-Format = Literal["onnx", "torchscript", "timm", "safetensors", "hub"]
 DEFAULT_NAMES = {
     "onnx": "encoder.onnx", "torchscript": "encoder.pt", "timm": "timm.safetensors",
     "safetensors": "encoder.safetensors", "hub": "hub",
@@ -29,7 +29,7 @@ DEFAULT_NAMES = {
 class Export:
     """An exported encoder."""
 
-    format: Format
+    format: ExportFormat
     path: Path  # a file; for hub a folder
     files: tuple[Path, ...]  # all files written
     difference: dict[str, float]  # largest difference from the encoder, by output: features, embedding
@@ -37,14 +37,14 @@ class Export:
 
 
 def export_encoder(
-    model: str | os.PathLike[str] | Encoder, format: Format, out: str | os.PathLike[str] | None = None
+    model: str | os.PathLike[str] | Encoder, format: ExportFormat, out: str | os.PathLike[str] | None = None
 ) -> Export:
     """Write the encoder of a run folder or .safetensors file in another format, and check the result.
 
     out: a file; for the format hub a folder. Default: in the folder `export`, next to the encoder's own file.
     """
-    if format not in get_args(Format):
-        raise unknown("format", format, get_args(Format))
+    if format not in get_args(ExportFormat):
+        raise unknown("format", format, get_args(ExportFormat))
     run = None
     if isinstance(model, Encoder):
         if out is None:

@@ -16,12 +16,13 @@ from aag.serving.curves import make_charts
 from aag.serving.evaluation import load_encoder
 from aag.serving.gallery import make_gallery
 from aag.serving.neighbours import neighbour_graph
+from aag.serving.options import MAP_IMAGES
 from aag.serving.report_pictures import classes_blocks, map_blocks, neighbours_blocks, views_blocks
 from aag.text import duration, pluralize, readable_value
 from aag.training.api import load_sets
 from aag.training.settings import RunSettings
 
-POINTS, SECONDS = 10_000, 30.0  # the most images on the map, and the time for encoding them
+SECONDS = 30.0  # for encoding the images on the map
 
 Sets = tuple[ImageSet, ImageSet | None]
 
@@ -31,7 +32,7 @@ def write_report(
     out: str | Path | None = None,
     *,
     sets: Sets | None = None,
-    points: int = POINTS,
+    points: int = MAP_IMAGES,
     seconds: float = SECONDS,
     data_root: Path | None = None,
     device: str = "auto",
