@@ -39,8 +39,9 @@ class Step:
         if not trained:
             raise AAGError("all parameters are frozen: there is nothing to train; freeze fewer")
         self.optimizer = build_optimizer(settings, trained, method.momenta())
-        self._reducer = GradientReducer(trained.values()) if is_distributed() else None
         self.fused = self._make_fused() if runtime.kernels else []  # the trained encoder's first
+        # After the kernels, which refuse weights with hooks: they would bypass a user's.
+        self._reducer = GradientReducer(trained.values()) if is_distributed() else None
         self._objective = _compile(self._loss) if runtime.compile else self._loss
         self._graphs: dict[tuple[bool, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         # Graphs are replayed one after another and leave nothing to each other: they share the activations' memory.
@@ -200,7 +201,7 @@ class Step:
         settings, optimizer = self.settings, self.optimizer
         whole = all(weight.requires_grad for weight in self.encoder.parameters())
         inside = self.runtime.fused_step and whole and settings.accumulate == 1 and not settings.clip_grad
-        inside = inside and not self._reducer  # gradients are summed over processes before the step
+        inside = inside and not is_distributed()  # gradients are summed over processes before the step
         trained = Fused(self.encoder, self.runtime.dtype, optimizer if inside and optimizer.fused_rule else None)
         # Encoders that a method keeps for itself are not trained, but change after every step. The kernels may not
         # support each of them, such as a teacher with another network.
