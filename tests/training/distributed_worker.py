@@ -5,6 +5,7 @@ python distributed_worker.py OUT CASE …      one of several processes, by the 
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from aag.training.step import Step
 
 VICREG = str(Path(__file__).parents[2] / "examples" / "vicreg.py") + ":VICReg"
 BATCH, STEPS, IMAGES = 16, 20, 48
+TIMEOUT = 240  # seconds that the processes of a test may take
 CASES: dict[str, dict[str, Any]] = {
     "aag": {"method": "aag"},
     "aag, per view": {"method": "aag", "forward": "per-view"},
@@ -138,7 +140,7 @@ def free_port() -> int:
 def run_processes(size: int, arguments: list[str], folder: Path) -> list[Finished]:
     """Run this Python with `arguments` in `size` processes that know of each other, as torchrun starts them."""
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    environment = {**os.environ, **address, "WORLD_SIZE": str(size)}
+    environment = {**os.environ, **address, "WORLD_SIZE": str(size), "PYTHONFAULTHANDLER": "1"}
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(size)]
         processes = [
@@ -150,7 +152,12 @@ def run_processes(size: int, arguments: list[str], folder: Path) -> list[Finishe
         ]  # fmt: skip
         for process in processes:
             stack.callback(process.kill)
-        codes = [process.wait(timeout=300) for process in processes]
+        try:
+            codes = [process.wait(timeout=TIMEOUT) for process in processes]
+        except subprocess.TimeoutExpired:
+            for process in processes:
+                process.send_signal(signal.SIGABRT)  # prints where each thread is
+            codes = [process.wait(timeout=30) for process in processes]
         for output in outputs:
             output.seek(0)
         return [Finished(code, output.read()) for code, output in zip(codes, outputs, strict=True)]

@@ -44,7 +44,7 @@ def state(run: Run) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def rows(run: Run) -> list[dict[str, Any]]:
-    timing = ("seconds", "views_per_second", "evaluation_seconds")
+    timing = ("seconds", "views_per_second", "evaluation_seconds", "peak_memory")
     return [{k: v for k, v in row.items() if k not in timing} for row in run.metrics() if row["kind"] != "start"]
 
 

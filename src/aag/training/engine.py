@@ -102,6 +102,8 @@ class Engine:
             try:
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
+                    # The thread of backward has no CUDA context before its first product; PyTorch makes one.
+                    warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
                     self.step.warm_up(lambda: self.batches.first(epoch))
             except torch.cuda.OutOfMemoryError:
                 raise
