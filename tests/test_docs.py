@@ -122,6 +122,7 @@ def _same_run(settings, wanted):
 
 OTHER_PROGRAMS = {"--benchmark", "--logdir"}  # an example's option, and TensorBoard's
 OTHER_PROGRAMS |= {"--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--max-restarts"}  # torchrun's
+OTHER_PROGRAMS |= {"--limit"}  # tools/measure_training_memory.py
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ Huang, Dong, Gong, Zhu: "Unsupervised Deep Learning by Neighbourhood Discovery" 
 
     aag train --data cifar10 --method and
 
-CIFAR-10, ResNet-18, 5 rounds of 200 epochs: kNN 86.3 in the paper, 86.3 here, in 14 minutes on one H200. The network and
-the bank carry over from round to round; the learning rate restarts.
+CIFAR-10, ResNet-18, 5 rounds of 200 epochs: kNN 86.3 in the paper; 86.3 here, in 14 minutes on one H200. The network
+and the bank carry over from round to round; the learning rate restarts.
 """
 
 from dataclasses import dataclass
