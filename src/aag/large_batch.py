@@ -125,7 +125,7 @@ def contrast(
 
 
 def _distance_weights(cosine: Tensor, sigma: float, n: int, group: dist.ProcessGroup | None) -> Tensor:
-    """Return 2 − n · softmax(cosine / σ) over all processes' images. No cosine exceeds 1, so that is subtracted."""
+    """Return 2 − n · softmax(cosine / σ) over all processes' images. Subtracting 1, the largest cosine, is stable."""
     concentration = ((cosine - 1) / sigma).exp()
     return 2 - n * concentration / _SumOverProcesses.apply(concentration.sum(), group)
 
@@ -209,7 +209,7 @@ def _similarities(rows: Tensor, columns: Tensor, same_images: bool) -> Tensor:
 
 
 def _ring_tensors(own: Tensor, group: dist.ProcessGroup | None) -> Iterator[Tensor]:
-    """Yield this process's tensor, then all others' in ring order; the next one travels while one is in use."""
+    """Yield this process's tensor, then the others' in ring order; the next one is received while one is in use."""
     if group is None or in_dry_run():
         yield own
         return

@@ -1,4 +1,4 @@
-"""Rows of unit length, for features of any magnitude, and the check of what should be such rows."""
+"""L2-normalise rows of any magnitude, and check that tensors hold floats."""
 
 from typing import Any
 

@@ -35,7 +35,7 @@ def split_over_threads(augment: Callable[[Tensor, Tensor], Tensor], images: Tens
 
 
 def run_tasks(tasks: Sequence[Callable[[], None]], images: int) -> None:
-    """Run independent tasks on so many CPU images, in threads where that pays."""
+    """Run independent tasks on a batch of `images` CPU images, in threads if the batch is large enough."""
     if torch.get_num_threads() < MAX_THREADS or images < MAX_THREADS * MIN_IMAGES:
         for task in tasks:
             task()

@@ -1,6 +1,6 @@
 """Label-free health of an encoder: effective rank, alignment, uniformity and agreement of two views.
 
-All are functions of unit embeddings. None needs labels, and none influences training.
+All are functions of L2-normalised embeddings. They never influence training.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,7 @@ SEED = 0  # the same images and views in every run on the same images
 class Health:
     """Label-free measures of an encoder, from two views of the same images."""
 
-    rank: float  # RankMe: 1 (all images look alike) to `dimensions`
+    rank: float  # RankMe: 1 (all embeddings are parallel) to `dimensions`
     dimensions: int
     alignment: float  # mean squared distance of two views of an image: 0 (equal) to 4
     uniformity: float  # 0 (all embeddings equal) down to about -4 (spread over the sphere)

@@ -1,4 +1,4 @@
-"""Weighted k-nearest-neighbour classification, as in this line of papers: k = 200, cosine, votes exp(cos / 0.1)."""
+"""Weighted k-nearest-neighbour classification, as since Wu et al. (2018): k = 200, cosine, votes exp(cos / 0.1)."""
 
 from collections.abc import Iterator
 from math import sqrt
@@ -66,9 +66,9 @@ def knn_predict(
 ) -> KnnPrediction:
     """Classify each test row by the votes exp(cos / temperature) of its k nearest training rows.
 
-    Features are normalised here. Where k exceeds the training set, all of it votes. Runs on the training features'
-    device, in float32. `classes`: the scores have columns 0 … classes − 1, instead of the labels that occur.
-    `leave_one_out`: the test rows are the training rows, and no row votes for itself.
+    Features are L2-normalised here. If k exceeds the training set, all rows vote. Runs on the training features'
+    device, in float32. With `classes`, the scores have columns 0 … classes − 1; by default, one per label that occurs.
+    With `leave_one_out`, the test rows are the training rows, and no row votes for itself.
     """
     train_features, train_labels = check_labelled("training", train_features, train_labels)
     test_features = check_features("test", test_features)

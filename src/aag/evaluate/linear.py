@@ -120,7 +120,7 @@ def linear_probe(
 
 
 def adam_schedule(steps: int, lr: float) -> Tensor:
-    """Return [steps, 2]: all that Adam's update needs of the step number, so that a graph can replay it.
+    """Return step sizes s and epsilons e of Adam, [steps, 2]: with these in a tensor, a graph can replay a step.
 
     With lr_t on a cosine from lr to 0 and bias corrections c₁ = 1 − β₁ᵗ, c₂ = 1 − β₂ᵗ, the textbook update
     w −= lr_t · (m / c₁) / (√(v / c₂) + ε) is w −= s · m / (√v + e) with s = lr_t √c₂ / c₁ and e = ε √c₂.

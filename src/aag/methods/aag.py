@@ -57,7 +57,8 @@ class AAGSettings(MultiViewSettings):
     auxiliary_min_crop: Annotated[float, Range(above=0, at_most=1), AddedLater] = 0.2
     """Smallest crop of an auxiliary view, as a fraction of the image's area (--auxiliary-crop resized)."""
     auxiliary_max_crop: Annotated[float, Range(above=0, at_most=1), AddedLater] = 1.0
-    """Largest crop of an auxiliary view. Small ones learn to find the whole in a part, as multi-crop does."""
+    """Largest crop of an auxiliary view, as a fraction of the image's area. Small crops are local views, as in
+    multi-crop."""
     one_way: Annotated[bool, AddedLater] = False
     """Pull auxiliary views towards the basic ones, but not the other way round: strong distortions then move no
     target (directional self-supervised learning)."""
@@ -179,7 +180,7 @@ class AAG(Method):
         return super().distributed_loss(embeddings, index)
 
     def large_batch_loss(self, embeddings: Tensor, processes: ProcessGroup | None = None) -> StepOutput:
-        """Compute `loss` with memory linear in n. With `processes`, embeddings [V, n, d] are the own share."""
+        """Return `loss`, with memory linear in n. With `processes`, embeddings [V, n, d] are this process's share."""
         found = contrast(
             embeddings.unbind(),
             algorithm_1(self.auxiliary_views, self.settings.auxiliary_weight),

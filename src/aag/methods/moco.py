@@ -1,4 +1,4 @@
-"""MoCo: find the key of an image's other view, from a momentum encoder, among a queue of earlier keys.
+"""MoCo: match a view with its image's other view, encoded by a momentum encoder, against a queue of earlier keys.
 
 He, Fan, Wu, Xie, Girshick: "Momentum Contrast for Unsupervised Visual Representation Learning" (2020).
 
@@ -66,7 +66,7 @@ class MoCo(Method):
                 f"--queue {settings.queue} is not a multiple of the {keys_per_step} keys per step; "
                 f"use --queue {nearest} or another --batch-size"
             )
-        # Within the batch norm groups of its query, a key would be normalized with the same images: a giveaway.
+        # Shuffling BN: a key in the batch norm group of its query would share its statistics, which leaks the match.
         self.shuffle = encoder.spec.bn_group_size > 0
         self.seed = context.train.seed
         self.key = deepcopy(encoder).requires_grad_(False).train()
