@@ -10,7 +10,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 OPTIONS = ["--width", "16", "--epochs", "2", "--batch-size", "32", "--lr", "1e-5", "--precision", "fp32", "--no-report"]
 
 
-@pytest.mark.parametrize("more", [(), ("--bn-group-size", "16"), ("--method", "moco", "--queue", "64", "--bn-group-size", "16")], ids=str)
+@pytest.mark.parametrize(
+    "more", [(), ("--bn-group-size", "16"), ("--method", "moco", "--queue", "64", "--bn-group-size", "16")], ids=str
+)
 def test_two_processes_on_one_gpu_train_like_one(tiny, more):
     for size in (1, 2):
         words = ["-m", "aag", "train", "--data", str(tiny.data), "--out", f"run{size}", "--device", "cuda", *OPTIONS]
