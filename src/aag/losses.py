@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from aag.errors import AAGError, describe
-from aag.vectors import check_floats, unit
+from aag.vectors import check_floats, unit_rows
 
-TEMPERATURES = (0.001, 1000.0)  # below, cosines over τ lose their digits in float32; above, all pairs look alike
+TEMPERATURE_RANGE = (0.001, 1000.0)  # below, cosines over τ lose their digits in float32; above, all pairs look alike
 
 
 class Component(NamedTuple):
     """One positive pair's loss per image, and its gradient on the similarities (Figure 4 of the paper)."""
 
     loss: Tensor  # [n]
-    pull: Tensor  # [n]  ∂L/∂s⁺; always −1 for each log of GNT-Xent. Σ_k ∂L/∂s⁻_k = −pull
+    positive_gradient: Tensor  # [n]  ∂L/∂s⁺; always −1 for each log of GNT-Xent. Σ_k ∂L/∂s⁻_k = −positive_gradient
 
 
 class Similarities(NamedTuple):
@@ -56,7 +56,7 @@ def nt_xent(x: Tensor, y: Tensor, *z: Tensor, temperature: float = 0.1, one_way:
 
 def similarities(x: Tensor, y: Tensor, *z: Tensor, temperature: float = 0.1, one_way: bool = False) -> Similarities:
     """Return cosines over τ, in float32 or better: a sum of three e^10 overflows half precision."""
-    check((x, y, *z), temperature)
+    check_embeddings((x, y, *z), temperature)
     _check_flag("one_way", one_way)
     with torch.autocast(x.device.type, enabled=False):
         x, y, *z_scaled = (_scaled(v, temperature) for v in (x, y, *z))
@@ -100,7 +100,7 @@ def isif(x: Tensor, y: Tensor, *, temperature: float = 0.1) -> Tensor:
     View a of all 2n is classified as view b ≠ a with P(b|a) = e^s_ab / Σ_{c≠a} e^s_ac. With a' for its other view,
     L = −(1/2n) Σ_a [log P(a'|a) + Σ_{b≠a,a'} log(1 − P(b|a))]. The second operand of s_ab has no gradient.
     """
-    check((x, y), temperature)
+    check_embeddings((x, y), temperature)
     with torch.autocast(x.device.type, enabled=False):
         v = torch.cat([_scaled(x, temperature), _scaled(y, temperature)])
         return isif_from_similarities(v @ v.detach().T)
@@ -142,8 +142,8 @@ def queue_xent(
 @torch.no_grad()
 def mean_cosines(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean cosine of positive pairs (x_i, y_i) and of negative pairs (x_i, y_j), i ≠ j."""
-    check((x, y), 1.0)
-    x, y, n = unit(x), unit(y), len(x)
+    check_embeddings((x, y), 1.0)
+    x, y, n = unit_rows(x), unit_rows(y), len(x)
     positive = (x * y).sum()
     return positive / n, (x.sum(dim=0) @ y.sum(dim=0) - positive) / (n * (n - 1))
 
@@ -191,7 +191,7 @@ def _log_ratio(positive: Tensor, negatives: Tensor, keep_positive: bool) -> Comp
 
 def _anchors(x: Tensor, y: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return each anchor's similarity to its positive [2n] and to all views [2n, 2n], −∞ for those of its own image."""
-    check((x, y), temperature)
+    check_embeddings((x, y), temperature)
     n = len(x)
     with torch.autocast(x.device.type, enabled=False):
         v = torch.cat([_scaled(x, temperature), _scaled(y, temperature)])
@@ -216,10 +216,10 @@ def _mean_total(parts: list[Component]) -> Tensor:
 
 def _scaled(v: Tensor, temperature: float) -> Tensor:
     """Return unit rows over √τ: a product of two is a cosine over τ, and this scales [n, d] instead of [n, n]."""
-    return unit(v) * temperature**-0.5
+    return unit_rows(v) * temperature**-0.5
 
 
-def check(views: Sequence[Tensor], temperature: float) -> None:
+def check_embeddings(views: Sequence[Tensor], temperature: float) -> None:
     """Raise an AAGError for embeddings or a temperature that a contrastive loss cannot take."""
     _check_tensors(*views)
     x, shapes = views[0], [tuple(v.shape) for v in views]
@@ -243,7 +243,7 @@ def _check_tensors(*embeddings: Tensor) -> None:
 
 
 def _check_temperature(temperature: float, name: str = "the temperature") -> None:
-    low, high = TEMPERATURES
+    low, high = TEMPERATURE_RANGE
     if not isinstance(temperature, int | float) or not low <= temperature <= high:  # also refuses NaN
         raise AAGError(f"{name} must be between {low} and {high:g} (usual: 0.05 to 1), not {describe(temperature)}")
 

@@ -80,7 +80,7 @@ def write_record(run: Run, folder: Path) -> Path:
     record = make_record(run)
     path = folder / f"{record['name']}.json"
     source = record["settings"]["data"]["source"]
-    if (there := _data_of(path)) not in (None, source):
+    if (there := _recorded_source(path)) not in (None, source):
         raise AAGError(f"{path} is the record of a run on other data ({there}); record this one into another folder")
     with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def write_record(run: Run, folder: Path) -> Path:
     return path
 
 
-def _data_of(path: Path) -> str | None:
+def _recorded_source(path: Path) -> str | None:
     """The data of an existing record: a file named cifar10.npz gives a run the name that cifar10 does."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))["settings"]["data"]["source"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from aag.errors import AAGError, describe, unknown
+from aag.errors import AAGError, describe, unknown_name
 from aag.text import pluralize
 
 T = TypeVar("T")
@@ -206,7 +206,7 @@ def _check(name: str, value: Any, kind: Any, spell: Callable[[str], str]) -> Non
     if not _accepts(kind, value):
         choices = get_args(kind) if get_origin(kind) is Literal else None
         if choices and isinstance(value, str):
-            raise unknown(name.replace("_", " "), value, choices)
+            raise unknown_name(name.replace("_", " "), value, choices)
         raise AAGError(f"{spell(name)} must be {describe_type(kind)}, not {describe(value)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise AAGError(f"{spell(name)} must be a finite number, not {value}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from aag.errors import AAGError, describe, unknown
+from aag.errors import AAGError, describe, unknown_name
 from aag.pixels import check_pixel_range
 from aag.rng import keys
 from aag.settings import Range
@@ -168,7 +168,7 @@ def as_batch(images: Tensor, *, allow_float: bool = True) -> Tensor:
 def check_name(what: str, name: Any, known: Iterable[str]) -> None:
     """Raise if a name is not among the known ones."""
     if not isinstance(name, str) or name not in known:
-        raise unknown(what, name, known)
+        raise unknown_name(what, name, known)
 
 
 def check_range(name: str, pair: Any) -> tuple[float, float]:

@@ -155,9 +155,9 @@ def _stages(plan: Plan, timed: TimedTraining) -> dict[str, float]:
         select,
         lambda: batches.make_chunk(0, next(chunk)),
     )
-    batch = batches.first(0)
+    batch = batches.first_batch(0)
     forward, backward, update = milliseconds(
-        *(trainer.step.replayable(batch, until) for until in ("forward", "backward", "update"))
+        *(trainer.step.partial_step(batch, until) for until in ("forward", "backward", "update"))
     )
     values = (
         ordering / trainer.steps_per_epoch + selecting / batches.per_chunk,

@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 
 from aag import __version__
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, unknown_name
 from aag.signals import INTERRUPTED, RESUMABLE, Terminated, handle_stops, hold_stops, raise_stop
 
 COMMANDS = {  # by what a user wants to do
@@ -119,7 +119,7 @@ def _run(arguments: list[str]) -> int:
         print(f"aag {__version__}")
         return 0
     if arguments[0] not in command_names():
-        raise unknown("command", arguments[0], command_names())
+        raise unknown_name("command", arguments[0], command_names())
     with handle_stops(raise_stop):
         with hold_stops():
             command = import_module(f"aag.cli.{arguments[0]}")

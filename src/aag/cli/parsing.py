@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import tyro
 
 from aag.data.datasets import DATASETS
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, unknown_name
 from aag.settings import describe_type, option
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ def parse_sections(kind: type[T], command: str, arguments: Sequence[str], about:
     for word in arguments:
         name = word.partition("=")[0].replace("_", "-")
         if name.startswith("--") and name != "--help" and name not in known:
-            raise unknown("option", name, known, f"aag {command} --help lists them")
+            raise unknown_name("option", name, known, f"aag {command} --help lists them")
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs)
     errors = io.StringIO()
     try:

@@ -116,7 +116,7 @@ def _make_candidate(values: Values, shared: list[list[str]]) -> Candidate:
     _, method = choose_recipe(recipe, data, values.get("method") or peek(words, "--method"))
     types = _option_types(method)
     for name, value in values.items():
-        words += _type_value(name, str(value), types.get(option(name)))
+        words += _spell_value(name, str(value), types.get(option(name)))
     request = parse_train(words)
     parsed = request.settings.options()
     typed = {name: parsed.get(name, value) for name, value in values.items()}
@@ -128,7 +128,7 @@ def _option_types(method: str) -> dict[str, Any]:
     return describe_options(method)
 
 
-def _type_value(name: str, value: str, kind: Any) -> list[str]:
+def _spell_value(name: str, value: str, kind: Any) -> list[str]:
     """Return an option as one types it: a flag for true and false, several words for a list."""
     inner = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     kinds = get_args(inner)

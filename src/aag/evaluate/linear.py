@@ -134,7 +134,7 @@ def adam_schedule(steps: int, lr: float) -> Tensor:
 
 
 @contextmanager
-def _one_thread(wanted: bool) -> Iterator[None]:
+def _limit_threads(wanted: bool) -> Iterator[None]:
     """Use one CPU thread inside, if `wanted`.
 
     Threads that synchronise after every tiny operation gain nothing on an idle machine, and wait for each other on a
@@ -197,7 +197,7 @@ class _SoftmaxRegression:
     def run_epoch(self) -> None:
         """Run one epoch over the training set in `self.order`, with the rates in `self.schedule`."""
         small = self.features.device.type == "cpu" and self.batch_size * self.weight.numel() < SMALL_STEP
-        with _one_thread(small):
+        with _limit_threads(small):
             for step, rows in enumerate(self.order.split(self.batch_size)):
                 self._step(rows, *self.schedule[step].unbind())
 

@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from aag.errors import AAGError, describe, unknown
+from aag.errors import AAGError, describe, unknown_name
 from aag.methods.base import (
     BasicPreset,
     Embeddings,
@@ -57,7 +57,7 @@ def load_method(name: str, *, run_file: bool = True) -> type[Method]:
     path, colon, kind = name.rpartition(":")
     if not colon:
         if name not in methods():
-            raise unknown("method", name, methods(), "or FILE.py:CLASS for a method of your own")
+            raise unknown_name("method", name, methods(), "or FILE.py:CLASS for a method of your own")
         return methods()[name]
     file = Path(os.path.expanduser(path))  # pathlib raises for an unknown user, and for long names
     if not run_file and not _is_loaded(file):

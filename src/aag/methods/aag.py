@@ -23,7 +23,7 @@ from aag.data.datasets import Dataset
 from aag.distributed import scale_gradient, world_size
 from aag.errors import AAGError
 from aag.large_batch import algorithm_1, contrast, is_large
-from aag.losses import check, components_from_similarities, similarities
+from aag.losses import check_embeddings, components_from_similarities, similarities
 from aag.methods.base import Embeddings, Method, MethodSettings, MultiViewSettings, Recipe, StepOutput
 from aag.settings import AddedLater, Range, Temperature, option
 
@@ -144,7 +144,7 @@ class AAG(Method):
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         settings = self.settings
         assert isinstance(embeddings, Tensor)
-        check(embeddings.unbind(), settings.temperature)
+        check_embeddings(embeddings.unbind(), settings.temperature)
         if kernels.enabled(embeddings):
             from aag.kernels.contrast import contrast as fused_contrast
             from aag.kernels.contrast import supports
@@ -171,7 +171,9 @@ class AAG(Method):
         xy = s.xy.detach() * settings.temperature
         positive = xy.diagonal().mean()
         negative = (xy.sum() - positive * n) / (n * (n - 1))
-        return StepOutput(total, (positive, negative, *self._gradients(core.pull.mean(), n), *self._log_parts(parts)))
+        return StepOutput(
+            total, (positive, negative, *self._gradients(core.positive_gradient.mean(), n), *self._log_parts(parts))
+        )
 
     def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         if is_large(len(index) * world_size(), self.auxiliary_views):
@@ -189,13 +191,13 @@ class AAG(Method):
             one_way=self.settings.one_way,
             group=processes,
         )
-        gradients = self._gradients(found.pull, found.images)
+        gradients = self._gradients(found.positive_gradient, found.images)
         return StepOutput(found.loss, (found.positive, found.negative, *gradients, *self._log_parts(found.parts)))
 
     @staticmethod
-    def _gradients(pull: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    def _gradients(on_positive: Tensor, n: int) -> tuple[Tensor, Tensor]:
         """Return the mean gradients on a positive and on each of its 4(n − 1) negatives."""
-        return pull, -pull / (4 * (n - 1))
+        return on_positive, -on_positive / (4 * (n - 1))
 
     @staticmethod
     def _log_parts(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:

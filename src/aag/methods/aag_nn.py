@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from aag.large_batch import algorithm_1, contrast
-from aag.losses import unit
+from aag.losses import unit_rows
 from aag.methods.aag import AAG, AAGSettings
 from aag.methods.bank import Bank
 from aag.methods.base import Embeddings, Extract, Method, MethodContext, MethodSettings, Recipe, StepOutput
@@ -64,7 +64,7 @@ class NeighbourAAG(AAG):
         assert isinstance(embeddings, Tensor)
         plain = super().loss(embeddings, index)
         x, y = embeddings[:2]
-        own = unit(unit(x.detach()) + unit(y.detach()))
+        own = unit_rows(unit_rows(x.detach()) + unit_rows(y.detach()))
         found = contrast(
             [x, y, self.nearest(own, index).to(x.dtype)],
             algorithm_1()[1:],

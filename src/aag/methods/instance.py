@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from aag.augment import Augmentation
-from aag.losses import unit
+from aag.losses import unit_rows
 from aag.methods.bank import Bank
 from aag.methods.base import BasicPreset, Embeddings, Method, MethodContext, MethodSettings, Recipe, StepOutput
 from aag.nets import Encoder
@@ -95,7 +95,7 @@ class Instance(Method):
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         (x,) = embeddings
-        v = unit(x)
+        v = unit_rows(x)
         if self.negatives:
             return self._nce(v, index)
         log_p = self.bank.match(v, index[:, None], temperature=self.settings.temperature).log_probability

@@ -16,7 +16,7 @@ from aag.nets.sobel import sobel
 from aag.nets.spec import CUSTOM, EncoderSpec
 from aag.pixels import check_pixel_range
 from aag.settings import Range, Seed, check_value
-from aag.vectors import unit
+from aag.vectors import unit_rows
 
 
 class Encoder(nn.Module):
@@ -103,7 +103,7 @@ class Encoder(nn.Module):
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
                 features[rows], raw = self(check_pixel_range(images[rows].to(device)))
-                embeddings[rows] = unit(raw)
+                embeddings[rows] = unit_rows(raw)
         return features, embeddings
 
     def _check_images(self, images: Tensor, any_size: bool) -> Tensor:

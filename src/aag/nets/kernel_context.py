@@ -38,7 +38,7 @@ class KernelContext:
         gpu = torch.cuda.get_device_properties(device) if cuda else None
         self.processors = gpu.multi_processor_count if gpu else 2
         self.has_large_shared_memory = gpu is not None and gpu.shared_memory_per_block_optin >= 200_000  # bytes
-        self.learning = True  # False: backward leaves the weights as they are, for timing
+        self.updates_weights = True  # False: backward leaves the weights as they are, for timing
         self._uses_streams = cuda and optimizer is not None
         self._branch_stream = torch.cuda.Stream(device) if self._uses_streams else None
         self._side_streams: dict[torch.cuda.Stream, torch.cuda.Stream] = {}
@@ -81,7 +81,7 @@ class KernelContext:
 
     def step(self, weight: Tensor, copy: Tensor, grad: Tensor) -> None:
         """Update a weight, and its copy in `dtype` for the next step."""
-        if not self.learning:
+        if not self.updates_weights:
             return
         assert self.optimizer is not None
         optimizer, size = self.optimizer, weight.numel()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, unknown_name
 from aag.paper.experiments import PAPER, Experiment, Figure, Part, Table, shorten_measure
 from aag.paper.results import Results, setting_differences, train_images
 from aag.runs import Run
@@ -136,7 +136,7 @@ def find_parts(names: Iterable[str]) -> list[Part]:
         if name == "page":
             raise AAGError("the page shows all tables and figures; use aag reproduce page alone")
         if name != "all" and name not in PAPER:
-            raise unknown("table or figure", name, [*PAPER, "all"])
+            raise unknown_name("table or figure", name, [*PAPER, "all"])
         found |= PAPER if name == "all" else {name: PAPER[name]}
     return list(found.values())
 
@@ -185,7 +185,7 @@ def _filter(parts: list[Part], options: Reproduce) -> list[tuple[Part, Place]]:
             raise AAGError(f"--{name} {value}: nothing selected has a {name}; leave the option out")
         matching = {part: _matches(value, names) for part, names in known.items()}
         if not any(matching.values()):
-            raise unknown(name, value, set().union(*known.values()))
+            raise unknown_name(name, value, set().union(*known.values()))
         chosen = [(part, place) for part, place in chosen if getattr(place, name) in matching[part.id]]
     if wanted and not any(place.experiment for _, place in chosen):
         asked = ", ".join(f"--{name} {value}" for name, value in wanted.items())

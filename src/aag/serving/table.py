@@ -21,7 +21,7 @@ from torch import Tensor
 from aag.data.npz_members import open_arrays
 from aag.errors import AAGError, first_line
 from aag.files import atomic_write_path, explain_write_errors
-from aag.vectors import unit
+from aag.vectors import unit_rows
 
 FORMATS = (".parquet", ".npz", ".csv")
 RESERVED = ("path", "embedding", "features", "thumbnail", "thumbnail_offsets", "metadata")
@@ -158,7 +158,7 @@ def _unit_rows(embeddings: Tensor, path: Path) -> Tensor:
     if not embeddings.isfinite().all():
         raise AAGError(f"{path} has embeddings with NaN or infinity; train again with a lower --lr")
     lengths = torch.linalg.vector_norm(embeddings, dim=1)
-    return embeddings if ((lengths - 1).abs() < UNIT_TOLERANCE).all() else unit(embeddings)
+    return embeddings if ((lengths - 1).abs() < UNIT_TOLERANCE).all() else unit_rows(embeddings)
 
 
 # --- .npz -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from aag.errors import AAGError
 from aag.settings import option
 from aag.sweeps.grid import Values
 from aag.training import Execution, RunSettings, choose_recipe, recipe_settings
-from aag.training.defaults import folder_options, is_folder, with_epochs
+from aag.training.defaults import folder_options, has_image_files, with_epochs
 from aag.training.recipes import check_unused, run_name
 
 NAME_BYTES = 100  # of a sweep's folder, at most
@@ -33,7 +33,7 @@ class Candidate:
     @property
     def is_for_folder(self) -> bool:
         """Whether options that are not given are chosen for a folder."""
-        return self.recipe == "auto" and is_folder(self.settings.data.source)
+        return self.recipe == "auto" and has_image_files(self.settings.data.source)
 
     def run_settings(self, epochs: int | None, seed: int) -> RunSettings:
         """Return the settings of one run. epochs: those of a rung; None keeps them."""

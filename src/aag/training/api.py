@@ -27,7 +27,7 @@ from aag.training.defaults import (
     epochs_reason,
     epochs_within,
     evaluation_interval,
-    is_folder,
+    has_image_files,
     minutes_text,
     plan_run,
     slow_network_warning,
@@ -196,7 +196,7 @@ def train_run(
         prepare_deterministic()  # before CUDA starts
     device = find_device(execution.device)
     with process_group(device), ExitStack() as stack:
-        for_folder = given is not None and recipe == "auto" and sets is None and is_folder(settings.data.source)
+        for_folder = given is not None and recipe == "auto" and sets is None and has_image_files(settings.data.source)
         given = given or ()
         plan = on_main(
             lambda: plan_run(settings, recipe, given, execution.out, execution.minutes, device, for_folder=for_folder)

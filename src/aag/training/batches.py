@@ -80,7 +80,7 @@ class Batches:
         rows = slice(place * self.share_size, (place + 1) * self.share_size)
         return Batch(self._chunk.views[:, rows], self._chunk.indices[rows])
 
-    def first(self, epoch: int) -> Batch:
+    def first_batch(self, epoch: int) -> Batch:
         """Make the first batch of an epoch without keeping its chunk."""
         views, index = self.make_chunk(epoch, 0)
         return Batch(views[:, : self.share_size], index[: self.share_size])

@@ -30,7 +30,7 @@ def train_options(settings: RunSettings, recipe: str, execution: Execution, give
     for field in fields(Execution):
         if (value := getattr(execution, field.name)) != getattr(usual, field.name):
             words[field.name] = value
-    return [word for option_words in type_options(words) for word in option_words]
+    return [word for option_words in spell_options(words) for word in option_words]
 
 
 def train_command(settings: RunSettings, recipe: str, execution: Execution, given: Collection[str] = ()) -> str:
@@ -43,11 +43,11 @@ def evaluate_command(folder: Path, execution: Execution, *more: str) -> str:
     words = {"device": execution.device} if execution.device != Execution.device else {}
     if execution.data_root:
         words["data_root"] = str(execution.data_root)
-    options = [word for option_words in type_options(words) for word in option_words]
+    options = [word for option_words in spell_options(words) for word in option_words]
     return shlex.join(["aag", "evaluate", str(folder), *more, *options])
 
 
-def type_options(settings: Mapping[str, Any]) -> list[list[str]]:
+def spell_options(settings: Mapping[str, Any]) -> list[list[str]]:
     """Return each option as one types it, in words."""
     return [
         [option(name if value else f"no_{name}")]

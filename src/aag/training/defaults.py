@@ -87,7 +87,7 @@ def plan_run(
     return Plan(run, name, settings, minutes, choices)
 
 
-def is_folder(source: str) -> bool:
+def has_image_files(source: str) -> bool:
     """Return whether a source has images of any size, for which options are chosen: a folder, a URL or shards."""
     if source in DATASETS:
         return False

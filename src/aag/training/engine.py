@@ -104,7 +104,7 @@ class Engine:
                     warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
                     # The thread of backward has no CUDA context before its first product; PyTorch makes one.
                     warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
-                    self.step.warm_up(lambda: self.batches.first(epoch))
+                    self.step.warm_up(lambda: self.batches.first_batch(epoch))
             except torch.cuda.OutOfMemoryError:
                 raise
             except Exception as error:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from aag.data.datasets import DATASETS
-from aag.errors import AAGError, describe, unknown
+from aag.errors import AAGError, describe, unknown_name
 from aag.methods import Recipe, load_method, methods
 from aag.nets import NetworkSettings
 from aag.settings import TrainSettings, option
@@ -42,7 +42,7 @@ def choose_recipe(recipe: str, data: str, method: str | None) -> tuple[str, str]
         return recipe, method or known[recipe][0]
     if method and recipe in load_method(method).recipes:
         return recipe, method
-    raise unknown("recipe", recipe, ["auto", *known])
+    raise unknown_name("recipe", recipe, ["auto", *known])
 
 
 def find_recipe(recipe: str, method: str) -> Recipe:

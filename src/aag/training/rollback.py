@@ -31,7 +31,7 @@ def check_state(tensors: Iterable[Tensor]) -> None:
         raise NotFiniteError("the weights are no longer finite")
 
 
-def explain(error: NotFiniteError, run: Run | None, on_nan: str, lr_factor: float) -> NotFiniteError:
+def explain_failure(error: NotFiniteError, run: Run | None, on_nan: str, lr_factor: float) -> NotFiniteError:
     """Return an error that also says what was tried, what is kept, and what to do."""
     parts = [str(error).partition(";")[0]]
     if lr_factor < 1:

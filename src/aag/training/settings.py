@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from aag.data import ImageSet
 from aag.data.datasets import DATASETS
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, unknown_name
 from aag.methods import Method, MethodSettings, load_method
 from aag.nets import Encoder, NetworkSettings
 from aag.settings import AddedLater, Precision, Range, Settings, TrainSettings, from_json, to_json
@@ -106,7 +106,7 @@ class RunSettings:
             elif name in own and name != "source":
                 sections.setdefault(own[name], {})[name] = value
             else:
-                raise unknown(f"option of --method {self.method}", name, ["data", *own])
+                raise unknown_name(f"option of --method {self.method}", name, ["data", *own])
         return replace(self, **{name: replace(getattr(self, name), **values) for name, values in sections.items()})
 
     def to_json(self) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class Step:
         if failed:
             raise failure or KernelsUnsupportedError("another process could not compile the kernels")
 
-    def replayable(self, batch: Batch, until: str) -> Callable[[], object]:
+    def partial_step(self, batch: Batch, until: str) -> Callable[[], object]:
         """Return the step up to and including "forward", "backward" or "update", as training runs it, to be timed."""
         inputs = self._copy_inputs(batch)
         if not self.runtime.graph:
@@ -159,7 +159,7 @@ class Step:
         if until == "forward":
             return statistics
         for fused in self.fused:
-            fused.learning = until == "update"
+            fused.updates_weights = until == "update"
         if self._reducer and last:
             self._reducer.start()
         parts = self.settings.accumulate * world_size()  # see `gather_batch` for the number of processes

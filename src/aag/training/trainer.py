@@ -22,7 +22,7 @@ from aag.training.checkpoints import LoadedCheckpoint
 from aag.training.checks import check_types
 from aag.training.deterministic import deterministic_algorithms, restore_threads
 from aag.training.engine import Engine
-from aag.training.rollback import RETRY_FACTOR, check_history, check_state, explain
+from aag.training.rollback import RETRY_FACTOR, check_history, check_state, explain_failure
 from aag.training.saving import RunSaver, TrainingProgress
 from aag.training.schedule import learning_rate
 from aag.training.settings import settings_of_parts
@@ -90,7 +90,7 @@ class Trainer(Engine):
             try:
                 return self._fit()
             finally:
-                self._tell("on_end")
+                self._notify("on_end")
 
     @property
     def epoch(self) -> int:
@@ -104,14 +104,14 @@ class Trainer(Engine):
         if self.run:
             self.run.log(rows)
         for row in rows:
-            self._tell("on_log", row)
+            self._notify("on_log", row)
 
-    def _note(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         """Tell the user something, and log it."""
         _log.warning(text)
         self.log({"kind": "note", **self.position(), "text": text})
 
-    def _tell(self, event: str, *arguments: Any) -> None:
+    def _notify(self, event: str, *arguments: Any) -> None:
         for callback in self.callbacks:
             getattr(callback, event)(self, *arguments)
 
@@ -119,11 +119,11 @@ class Trainer(Engine):
 
     def _fit(self) -> bool:
         resumed = self._resume()
-        self._tell("on_start")
+        self._notify("on_start")
         if self.progress.epoch < self.settings.epochs and not self._start():
             return False
         if not resumed:
-            self._tell("on_epoch")
+            self._notify("on_epoch")
             self._save()
         if self.saver:
             self.saver.restart_clock()
@@ -133,13 +133,13 @@ class Trainer(Engine):
                     self._save()
                     self.raise_decoding_failure()
                     return False
-                self._tell("on_epoch")
+                self._notify("on_epoch")
                 if self.progress.epoch == self.settings.epochs or any_process(self._save_is_due())[0]:
                     self._save()
             except NotFiniteError as error:
                 self._roll_back(error)
         if self.saver and (repaired := self.saver.repair_encoder(self.progress)):
-            self._note(repaired)
+            self._warn(repaired)
         return True
 
     def _start(self) -> bool:
@@ -150,7 +150,7 @@ class Trainer(Engine):
         plain = self.runtime.is_plain
         seconds = self.warm_up(self.progress.epoch)  # first: it may fall back, and the log says to what
         if not plain:
-            self._tell("on_ready", seconds)
+            self._notify("on_ready", seconds)
         where = {**provenance(str(self.runtime.device)), "threads": torch.get_num_threads()}
         about = {"runtime": str(self.runtime), "images": len(self.image_set)}
         self.log({"kind": "start", **self.position(), **where, **about})
@@ -183,7 +183,7 @@ class Trainer(Engine):
                 shown = now
                 loss = history[at, 0].item()
                 checked = check_history(history, checked, at + 1, progress.epoch)
-                self._tell("on_step", loss)
+                self._notify("on_step", loss)
             if progress.step < steps and progress.step % settings.accumulate == 0:
                 stop, save = any_process(self._must_stop(), self._save_is_due())
                 if stop or save:
@@ -237,7 +237,7 @@ class Trainer(Engine):
         self._save()
 
     def _give_up(self, error: NotFiniteError) -> None:
-        raise explain(error, self.run, self.on_nan, self.progress.lr_factor) from error
+        raise explain_failure(error, self.run, self.on_nan, self.progress.lr_factor) from error
 
     # --- saving and resuming ------------------------------------------------------------------------------------------
 
@@ -298,5 +298,5 @@ class Trainer(Engine):
         reached = self.position()["step"]
         self.saver.run.filter_metrics(lambda row: row["step"] <= reached)
         if found.warning:
-            self._note(found.warning)
+            self._warn(found.warning)
         return True
