@@ -21,9 +21,9 @@ from torchvision import transforms
 
 from aag import kernels, losses, nets
 from aag.augment import Augmentation
-from aag.bench.peers import equivalent
+from aag.bench.peers import torchvision_transforms
 from aag.bench.plan import Plan
-from aag.bench.timing import Timing, once, peak_memory, reset_memory
+from aag.bench.timing import Timing, peak_memory, reset_memory, time_once
 from aag.text import pluralize
 from aag.training import build_encoder
 
@@ -52,7 +52,7 @@ class MultiView:
     def __init__(self, augmentations: tuple[Augmentation, ...], spec: nets.EncoderSpec) -> None:
         ending = [transforms.ToTensor(), transforms.Normalize(spec.mean, spec.std)]
         self.transforms = [
-            transforms.Compose(equivalent(augmentation, transforms, spec.image_size) + ending)
+            transforms.Compose(torchvision_transforms(augmentation, transforms, spec.image_size) + ending)
             for augmentation in augmentations
         ]
 
@@ -182,7 +182,7 @@ def _time(work: Callable[[], object], warm_up: int, steps: int, device: torch.de
         work()
     windows = min(WINDOWS, steps)
     sizes = [steps // windows + (number < steps % windows) for number in range(windows)]
-    return Timing(tuple(once(lambda n=size: [work() for _ in range(n)], device) for size in sizes))  # type: ignore[misc]
+    return Timing(tuple(time_once(lambda n=size: [work() for _ in range(n)], device) for size in sizes))  # type: ignore[misc]
 
 
 def _rate(timing: Timing, count: int) -> dict[str, Any]:

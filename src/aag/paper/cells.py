@@ -1,4 +1,4 @@
-"""Our number for each cell of a table, and what the table shows: counts, differences, the order of its rows."""
+"""Our number for each cell of a table, and summaries of a table: counts, differences, the order of its rows."""
 
 import re
 import statistics
@@ -9,7 +9,7 @@ from itertools import combinations
 
 from aag.paper.experiments import PAPER, Cell, Experiment, Part, Table, shorten_measure
 from aag.paper.protocol import describe_protocols, describe_training
-from aag.paper.results import Result, Results, Stale
+from aag.paper.results import Result, Results, StaleRecord
 
 CLOSE = 0.5  # percentage points below the paper that still count as reproduced
 FAR = 3.0  # points above the paper from which on the setups probably differ
@@ -27,7 +27,7 @@ class CellResult:
     state: str  # empty, elsewhere, done, short, unmeasured or missing
     results: tuple[Result, ...] = ()
     values: tuple[float, ...] = ()  # one per result
-    stale: tuple[Stale, ...] = ()
+    stale: tuple[StaleRecord, ...] = ()
     note: str = ""  # the length of a short version, or what a record lacks
 
     @property
@@ -76,12 +76,12 @@ def find_cell(cell: Cell, results: Results) -> CellResult:
     """Look up our number for a cell; a short version only where there is no whole run."""
     if cell.experiment is None:
         return CellResult(cell, "elsewhere" if cell.elsewhere else "empty")
-    stale = tuple(results.stale(cell.experiment))
+    stale = tuple(results.stale_records(cell.experiment))
     found = results.all_seeds(cell.experiment)
     if measured := _measure(found, cell.measure):
         used, values = zip(*measured, strict=True)
         return CellResult(cell, "done", used, values, stale)
-    for group in results.shorter(cell.experiment):
+    for group in results.short_versions(cell.experiment):
         epochs = group[0].epochs
         measure = shorten_measure(cell.measure, epochs, group[0].options["rounds"], cell.experiment)
         if measured := _measure(group, measure):
@@ -200,8 +200,8 @@ class TableResult:
         for one in self.cells:
             base = self._find_base(one)
             if base and one.difference is not None and base.difference is not None:
-                paper = signed(_paper(one) - _paper(base), 1)
-                ours = signed(round(one.mean, 2) - round(base.mean, 2))  # as they are shown
+                paper = format_signed(_paper(one) - _paper(base), 1)
+                ours = format_signed(round(one.mean, 2) - round(base.mean, 2))  # as they are shown
                 parts.append(f"{self._name(one)} {ours} ({paper})")
         return f"Against “{self.table.against}”, ours (the paper's): {'; '.join(parts)}." if parts else ""
 
@@ -246,7 +246,7 @@ class TableResult:
         return f"{text} Reversed: {'; '.join(reversed_pairs)}."
 
 
-def signed(difference: float, digits: int = 2) -> str:
+def format_signed(difference: float, digits: int = 2) -> str:
     return f"{difference:+.{digits}f}".replace("-", "−")
 
 
@@ -264,5 +264,5 @@ def find_tables(results: Results) -> list[TableResult]:
 
 
 def label(part: Part) -> str:
-    """table1 → Table 1"""
+    """Return the title of a part: table1 → Table 1."""
     return re.sub(r"^(\w)(\D*)(\d+)$", lambda found: f"{found[1].upper()}{found[2]} {found[3]}", part.id)

@@ -11,7 +11,7 @@ from aag.pages.document import Block, Link, Paragraph, Styled, Text, heading, jo
 from aag.pages.html import render_html
 from aag.pages.markdown import render_markdown
 from aag.pages.plots import save
-from aag.paper.cells import CLOSE, ELSEWHERE, FAR, QUOTED, CellResult, TableResult, label, signed
+from aag.paper.cells import CLOSE, ELSEWHERE, FAR, QUOTED, CellResult, TableResult, format_signed, label
 from aag.paper.drawing import draw_framework
 from aag.paper.experiments import Figure, Part
 from aag.paper.findings import FigureResult, find_figure
@@ -167,7 +167,7 @@ def _table_section(found: TableResult) -> doc.Section:
 
 
 def _cell(one: CellResult) -> doc.Cell:
-    """Our number, the paper's, and links to the records, one line each."""
+    """Return a cell with our number, the paper's, and links to the records, one line each."""
     if one.state == "empty":
         return doc.Cell(["–"], "empty")
     lines: list[Text] = []
@@ -189,9 +189,9 @@ def _difference(one: CellResult) -> Styled:
     if one.difference is None:
         return Styled("", "")
     if one.cell.incomparable:
-        return Styled(f"({signed(one.difference)}, not comparable)", "soft")
+        return Styled(f"({format_signed(one.difference)}, not comparable)", "soft")
     kind, mark = ("up", "▲") if one.difference >= 0 else (("near", "▽") if one.difference >= -CLOSE else ("down", "▼"))
-    return Styled(f"{mark} {signed(one.difference)}", f"diff {kind}")
+    return Styled(f"{mark} {format_signed(one.difference)}", f"diff {kind}")
 
 
 def _record_links(one: CellResult) -> list[doc.Inline]:

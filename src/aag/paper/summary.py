@@ -1,4 +1,4 @@
-"""How far the paper is reproduced as a whole, and from which records."""
+"""A summary of the whole reproduction: its headline, the records it uses, and warnings."""
 
 from functools import cached_property
 from pathlib import Path
