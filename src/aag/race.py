@@ -1,4 +1,4 @@
-"""The race: how fast an encoder reaches a target accuracy. The leaderboard is made of ordinary records.
+"""The race: which training reaches a target accuracy fastest. The leaderboard is made from ordinary records.
 
 An entry is a run with a fixed number of epochs, over the seeds 0, 1, … on one kind of machine. It counts if the mean
 kNN of the last epoch reaches the target, and its time is that of the whole training. So no test image decides when to

@@ -27,12 +27,12 @@ from aag.training.progress import Progress, stop_on_signals
 
 @dataclass(frozen=True)
 class Sweep(SweepOptions):
-    """Train with several settings, and rank them on held-out training images; test images are never used.
+    """Train with several settings, and rank them on held-out training images. Test images are never used.
 
     aag sweep --data cifar10 --recipe paper --epochs 30 --grid lr=0.03,0.06 temperature=0.1,0.2
 
-    Takes every option of aag train as well, for all runs. --holdout is 0.1 by default, if there are labels. The same
-    command resumes; with more values it reuses what is done. Writes a run folder per run, sweep.json and sweep.md."""
+    Every option of aag train works here, too, for all runs. --holdout is 0.1 by default, if there are labels. The same
+    command resumes, and with more values it reuses finished runs. Writes sweep.json, sweep.md and the run folders."""
 
     out: Path | None = None
     """Folder of the sweep. Default: sweeps/ and a name made from data, recipe, what is swept and the shared
@@ -129,7 +129,7 @@ def _option_types(method: str) -> dict[str, Any]:
 
 
 def _spell_value(name: str, value: str, kind: Any) -> list[str]:
-    """Return an option as one types it: a flag for true and false, several words for a list."""
+    """Return the command-line words of an option: a flag for true and false, several words for a list."""
     inner = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     kinds = get_args(inner)
     if inner is bool:

@@ -82,7 +82,7 @@ def run(arguments: list[str]) -> int:
 
 
 def parse_train(arguments: list[str]) -> Request:
-    """Read data, recipe and method first: they decide which other options there are, and their defaults."""
+    """Parse a command line. Data, recipe and method come first: they decide the other options and their defaults."""
     data = tidy_source(peek(arguments, "--data") or DataSettings.source)
     wanted = peek(arguments, "--recipe") or "auto"
     recipe, method = choose_recipe(wanted, data, peek(arguments, "--method"))
@@ -160,7 +160,7 @@ def _collect(kind: type, parsed: Any) -> Any:
 
 
 def split_options(arguments: Sequence[str], kind: type, repeatable: str = "") -> tuple[list[str], list[list[str]]]:
-    """Return the words of a command's own options, and those of `aag train`, which it also takes, one list per option.
+    """Split arguments into the words of a command's own options and those of `aag train`, one list per option.
 
     The values of a `repeatable` option are joined.
     """

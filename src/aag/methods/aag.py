@@ -36,7 +36,7 @@ LOG_NAMES = (
 @dataclass(frozen=True)
 class AAGSettings(MultiViewSettings):
     loss: Literal["gnt-xent", "nt-xent"] = "gnt-xent"
-    """nt-xent keeps the positive in every denominator."""
+    """gnt-xent leaves the positive out of every denominator; nt-xent keeps it."""
     temperature: Temperature = 0.1
     """τ: cosine similarities are divided by it."""
     auxiliary: Literal["autoaugment", "randaugment", "basic", "none"] = "autoaugment"
@@ -60,8 +60,8 @@ class AAGSettings(MultiViewSettings):
     """Largest crop of an auxiliary view, as a fraction of the image's area. Small crops are local views, as in
     multi-crop."""
     one_way: Annotated[bool, AddedLater] = False
-    """Pull auxiliary views towards the basic ones, but not the other way round: strong distortions then move no
-    target (directional self-supervised learning)."""
+    """Pull auxiliary views towards the basic ones, but not the reverse, so that strong distortions do not change the
+    targets (directional self-supervised learning)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,7 +25,7 @@ from aag.settings import Temperature
 class ISIFSettings(MultiViewSettings):
     basic: BasicPreset = "isif"
     loss: Literal["own", "nt-xent", "gnt-xent", "dcl", "dclw"] = "own"
-    """own: the authors'."""
+    """own: the loss of ISIF's authors."""
     temperature: Temperature = 0.1
     """τ: cosine similarities are divided by it."""
 

@@ -91,7 +91,7 @@ def check_names(names: Iterable[str]) -> None:
     shared = {field.name for field in fields(Execution)} | {"report"}
     for name in names:
         if name in IMAGE_OPTIONS:
-            raise AAGError(f"{name} cannot be swept: accuracies on different images do not compare; sweep each apart")
+            raise AAGError(f"{name} cannot be swept: it changes the images that are evaluated; leave it out")
         if name == "seed":
             raise AAGError("seed cannot be swept: use --seeds N for N runs of each setting")
         if name in shared:

@@ -1,4 +1,4 @@
-"""Training as a person sees it: a progress bar, and signals that stop it cleanly."""
+"""The progress bar of training, and signals that stop it cleanly."""
 
 import contextlib
 import signal
@@ -134,7 +134,10 @@ class Progress(Callback):
 
 
 class StopRequest:
-    """Whether a signal asked for a stop; call it after each step. Before the first call there is nothing to save."""
+    """A request to stop by a signal. Call it after each step; it returns whether to stop.
+
+    Before the first call there is nothing to save, so a signal stops at once.
+    """
 
     def __init__(self) -> None:
         self.signum: int | None = None

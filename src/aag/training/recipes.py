@@ -1,4 +1,4 @@
-"""Recipes: named settings to start from. A recipe is a way to write settings down, never part of a run's identity."""
+"""Recipes: named settings to start from. A recipe only abbreviates settings; it does not identify a run."""
 
 import hashlib
 import os
@@ -46,7 +46,7 @@ def choose_recipe(recipe: str, data: str, method: str | None) -> tuple[str, str]
 
 
 def find_recipe(recipe: str, method: str) -> Recipe:
-    """Return a recipe by name, of a method or of another one whose training settings it takes."""
+    """Return a recipe by name: the method's own, or another method's, whose training settings it then uses."""
     return load_method(method).recipes.get(recipe) or recipes()[recipe][1]
 
 
@@ -63,7 +63,7 @@ def recipe_settings(recipe: str = "auto", data: str = DataSettings.source, metho
 
 
 def check_unused(settings: RunSettings, recipe: str) -> None:
-    """Raise where an option was changed that the other settings make meaningless."""
+    """Raise if the user changed an option that has no effect with the other settings."""
     base, train = recipe_settings(recipe, settings.data.source, settings.method).train, settings.train
     if train.nesterov and not base.nesterov and train.optimizer != "sgd":
         raise AAGError(f"--nesterov has no effect with --optimizer {train.optimizer}; leave it out")
@@ -80,10 +80,10 @@ def run_name(
     given: Collection[str] = (),
     minutes: float | None = None,
 ) -> str:
-    """Name a run after its data, network, recipe and seed, and each option that differs from the recipe's.
+    """Return a run's name: its data, network, recipe, seed, and each option that differs from the recipe's.
 
-    Options that are `choosable` for the user are in the name only where they are `given`: the same command has the
-    same name whatever is chosen.
+    Options that are `choosable`, for a folder or for --minutes, are in the name only if they are `given`. So the same
+    command gives the same name, whatever is chosen.
     """
     chosen_recipe, _ = choose_recipe(recipe, settings.data.source, settings.method)
     base = recipe_settings(chosen_recipe, settings.data.source, settings.method).options()

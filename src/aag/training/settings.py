@@ -1,4 +1,4 @@
-"""The settings of a whole run: data, encoder, method and training. They decide its numbers, and so its identity."""
+"""The settings of a whole run: data, encoder, method and training. They determine its numbers and identify it."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, Self
@@ -50,10 +50,9 @@ class DataSettings(Settings):
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Everything that decides the numbers of a run.
+    """All settings that determine the numbers of a run.
 
-    As written it may hold automatic values; `resolve` replaces them. Two runs are the same run if their resolved
-    settings are equal.
+    Automatic values are replaced by `resolve`. Two runs are the same run if their resolved settings are equal.
     """
 
     data: DataSettings
