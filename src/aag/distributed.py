@@ -31,7 +31,7 @@ FORCE_VARIABLE = "AAG_FORCE_DISTRIBUTED"
 
 
 class Launch(NamedTuple):
-    """This process among those that torchrun or a scheduler started."""
+    """The rank of this process among those that torchrun or a scheduler started."""
 
     rank: int = 0
     world_size: int = 1
@@ -143,7 +143,7 @@ def is_main() -> bool:
 
 
 def backend(device: torch.device) -> str:
-    """Return the library that carries tensors of a device between processes: nccl or gloo."""
+    """Return the backend that sends tensors of a device between processes: nccl or gloo."""
     return dist.get_backend_config().split(f"{device.type}:")[-1].split(",")[0] if dist.is_initialized() else ""
 
 

@@ -18,11 +18,11 @@ class AAGError(Exception):
 
 
 class NotFiniteError(AAGError):
-    """Training has reached NaN or infinity: its last checkpoint is good, what came after is not."""
+    """Training has produced NaN or infinity since its last checkpoint, which is good."""
 
 
 class KernelsUnsupportedError(AAGError):
-    """What the kernels cannot compute and plain PyTorch can: training falls back on it."""
+    """The kernels cannot compute something; training falls back to plain PyTorch."""
 
 
 def unknown_name(what: str, name: object, known: Iterable[str], hint: str = "") -> AAGError:

@@ -105,7 +105,7 @@ def _premix(word: Word) -> Word:
 
 
 def _mix(h: Word) -> Word:
-    """A bijection of 32-bit words that flips each output bit with probability near ½ for any input bit."""
+    """Hash a 32-bit word: a bijection in which any input bit flips each output bit with probability near ½."""
     h = h ^ (h >> 16)
     h = (h * 0x7FEB352D) & _WORD  # multipliers below 2^31 keep the product below 2^63
     h = h ^ (h >> 15)

@@ -1,4 +1,4 @@
-"""Signals that ask a command to stop: Ctrl-C, and what schedulers and closed terminals send."""
+"""Stop commands by signals: from Ctrl-C, schedulers, closed terminals and timers."""
 
 import contextlib
 import signal

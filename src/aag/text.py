@@ -71,7 +71,7 @@ def _hours(minutes: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace what a terminal cannot print or would obey, as file names may have it: line breaks, colours, bytes."""
+    """Replace what a terminal cannot print or would execute, such as line breaks and colours in file names."""
     return text if text.isprintable() else "".join(letter if _is_printable(letter) else "?" for letter in text)
 
 

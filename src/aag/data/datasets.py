@@ -36,10 +36,10 @@ class Archive:
     file: str
     base_url: str
     md5: str
-    """What most authors publish. It detects damage, not malice."""
+    """The checksum that most authors publish. It detects damage, not manipulation."""
     sha256: str | None = None
     size: int | None = None
-    """In bytes. Nothing more is downloaded."""
+    """In bytes. A larger download is refused."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`load`, `load_pair` and `as_image_sets`: turn what a user gives into `ImageSet`s."""
+"""`load`, `load_pair` and `as_image_sets`: turn paths, names, arrays and tensors into `ImageSet`s."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from aag.data import npz
-from aag.data.arrays import SplitArrays, check_options, make_square, take, to_channels_last
+from aag.data.arrays import SplitArrays, apply_limit, check_options, make_square, to_channels_last
 from aag.data.cache import read_dataset
 from aag.data.datasets import DATASETS, SPLITS, data_root
 from aag.data.holdout import check_holdout, hold_out
@@ -108,9 +108,9 @@ def as_image_sets(
 ) -> tuple[ImageSet, ImageSet | None]:
     """Return the training and the test images of any source; test is None if there are none.
 
-    `images` is an `ImageSet`, a uint8 tensor [N, C, H, W], a uint8 array [N, H, W, C] or [N, C, H, W], a pair (train,
-    test) of those, or what `load_pair` takes. Channels of tensors and arrays are kept as they are. For labelled
-    tensors, make an `ImageSet`. The options are those of `load`.
+    images: an `ImageSet`, a uint8 tensor [N, C, H, W], a uint8 array [N, H, W, C] or [N, C, H, W], a pair (train, test)
+    of those, or a source of `load_pair`. Tensors and arrays keep their channels. For labelled tensors, make an
+    `ImageSet`. The options are those of `load`.
     """
     options = _Options(root, image_size, labels=labels, holdout=holdout)
     if isinstance(images, str | os.PathLike):
@@ -155,7 +155,7 @@ def _make_square(images: torch.Tensor, image_size: int | None, source: str) -> t
 
 
 def _check_pair(train: ImageSet, test: ImageSet | None, source: str) -> tuple[ImageSet, ImageSet | None]:
-    """Refuse a pair whose images differ in size or channels."""
+    """Return the pair; raise if its images differ in size or channels."""
     if test is not None and train.channels != test.channels:
         raise AAGError(f"{source}: train images have {train.channels} channels, test images have {test.channels}")
     if test is not None and train.image_size != test.image_size:
@@ -178,7 +178,7 @@ def _load_splits(source: str | Path, splits: Collection[str], options: _Options)
         name = printable(source_name(str(source))) or "images"
     out = {}
     for split, content in found.items():
-        content = take(content, options.limit)
+        content = apply_limit(content, options.limit)
         image_set = ImageSet(
             name=name,
             images=_channels_first(make_square(content.images, options.image_size, str(source))),

@@ -63,10 +63,10 @@ class StoredImages:
 
 @dataclass
 class Background:
-    """What a thread that decodes and the threads that read meanwhile tell each other.
+    """State that a decoding thread shares with the threads that read meanwhile.
 
-    `stop` asks for an end after the current chunk. `files` are the pixels and the journal, once they may be read: the
-    journal only grows from then on, and the file of pixels has its full size.
+    `stop` ends decoding after the current chunk. `files` are the pixels and the journal, once they may be read. From
+    then on the journal only grows, and the file of pixels has its full size.
     """
 
     stop: Event = field(default_factory=Event)

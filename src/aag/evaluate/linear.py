@@ -134,14 +134,14 @@ def adam_schedule(steps: int, lr: float) -> Tensor:
 
 
 @contextmanager
-def _limit_threads(wanted: bool) -> Iterator[None]:
-    """Use one CPU thread inside, if `wanted`.
+def _limit_threads(to_one: bool) -> Iterator[None]:
+    """Use one CPU thread in the block, if `to_one`.
 
     Threads that synchronise after every tiny operation gain nothing on an idle machine, and wait for each other on a
-    busy one: 50 epochs of 50,000 × 512 took 3.6 s on two idle cores, 139 s on two busy ones, and there 7 s with one
+    busy one. 50 epochs of 50,000 × 512 took 3.6 s on two idle cores, 139 s on two busy ones, and 7 s there with one
     thread.
     """
-    if not wanted:
+    if not to_one:
         yield
         return
     threads = torch.get_num_threads()

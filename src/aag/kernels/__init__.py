@@ -100,7 +100,7 @@ def channel_block(channels: int) -> int:
 
 
 def in_dry_run() -> bool:
-    """Whether kernels are not launched now, so that results are garbage."""
+    """Return whether kernels are compiled but not launched now, so that results are meaningless."""
     return _dry_run_launches is not None
 
 

@@ -19,7 +19,7 @@ MAX_ROWS = 3 * MAX_IMAGES  # of S, which takes 1.2 GB with G then
 
 @triton.jit
 def unit_rows(v, e, length, width, root, BLOCK: tl.constexpr):
-    """e ← v / |v| · root and length ← |v|, one row per program, in float32; scaled as in `aag.vectors.unit`."""
+    """e ← v / |v| · root and length ← |v|, one row per program, in float32; scaled as in `aag.vectors.unit_rows`."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     value = tl.load(v + row * width + at, mask=at < width, other=0.0).to(tl.float32)

@@ -107,7 +107,7 @@ def create_timm(name: str, spec: EncoderSpec, *, pretrained: bool = False) -> tu
 
 @torch.no_grad()
 def _feature_dim(module: nn.Module, spec: EncoderSpec, name: str) -> int:
-    """Number of features that one image gives, in eval mode.
+    """Return the number of features of one image, in eval mode.
 
     timm's `num_features` is not always right (some models keep a hidden layer after the pooling), and only a forward
     pass tells whether every stage survives this image size.

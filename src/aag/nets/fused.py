@@ -1,8 +1,8 @@
 """Train an encoder with kernels: each ConvNorm and Linear layer, with its surroundings, as one autograd function.
 
 Inside `with Fused(encoder, dtype, optimizer):` the encoder's layers run on kernels: activations in `dtype`; weights,
-statistics and the gradients of both in float32. The plain layers are the reference;
-encoders for which the kernels would compute something else are refused.
+statistics and the gradients of both in float32. The plain layers are the reference. `Fused` raises for encoders that
+the kernels would compute differently.
 """
 
 from typing import Any

@@ -26,10 +26,11 @@ class BackwardOptimizer(Protocol):
 
 
 class KernelContext:
-    """`optimizer`: weights are updated during backward, each as soon as its gradient is there.
+    """The device's size and the side streams of the fused layers.
 
-    This happens on a side stream, in parallel with the next layer's passes over activations: weight gradients are bound
-    by arithmetic, those passes by memory. Each stream that runs layers has its own side stream.
+    With an `optimizer`, each weight is updated during backward, as soon as its gradient is computed. This happens on a
+    side stream, in parallel with the next layer's passes over activations: weight gradients are compute-bound, those
+    passes memory-bound. Each stream that runs layers has its own side stream.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, optimizer: BackwardOptimizer | None) -> None:

@@ -75,7 +75,7 @@ def write_tables(path: str | Path, tables: Iterable[EmbeddingTable]) -> None:
 def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = True) -> EmbeddingTable:
     """Read a table of any of the formats. Embeddings that are not unit rows are normalised.
 
-    features, thumbnails: False leaves them in the file. If `path` is missing but all its shards are there
+    features, thumbnails: whether to read these columns. If `path` is missing but all its shards exist
     (`NAME-1-of-8.parquet`, …), they are read as one table.
     """
     path = Path(path)
