@@ -152,12 +152,12 @@ def test_several_timings_take_turns() -> None:
 
 
 def test_a_busy_machine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.warning({"before": 0.05, "after": None}) is None
-    assert "0.40 cores after the run" in str(machine.warning({"before": 0.1, "after": 0.4}))
+    assert machine.load_warning({"before": 0.05, "after": None}) is None
+    assert "0.40 cores after the run" in str(machine.load_warning({"before": 0.1, "after": 0.4}))
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
         load = machine.other_load(0.4)
         other.kill()
-    assert load is None or load > machine.BUSY
+    assert load is None or load > machine.BUSY_CORES
 
 
 def test_peers_change_images_and_keep_their_type() -> None:

@@ -21,7 +21,7 @@ pytest.importorskip("triton")
 from aag.kernels.contrast import contrast
 from aag.kernels.flip import flip_weights
 from aag.kernels.pool import max_pool, mean_pool
-from aag.nets.convolutions import REDUCTION_SHAPE, row_grid
+from aag.nets.convolutions import REDUCTION, row_grid
 from aag.nets.fused import Fused
 from aag.training.optimizers import LARS, SGD
 
@@ -264,7 +264,7 @@ def test_only_several_groups_take_the_grouped_variants():
             assert (launch.keywords["grid"][2] > 1) is launch.keywords["GROUPED"]
     for groups, processors in ((1, 132), (8, 132), (64, 132), (3, 2)):
         for channels in (16, 64, 512):
-            (programs, blocks, last), sizes = row_grid(10**6, channels, groups, REDUCTION_SHAPE, processors)
+            (programs, blocks, last), sizes = row_grid(10**6, channels, groups, REDUCTION, processors)
             assert blocks * sizes["BLOCK_C"] == channels
             assert last == groups
             assert programs == max(1, processors // (blocks * groups))

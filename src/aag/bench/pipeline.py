@@ -29,7 +29,7 @@ from aag.training import build_encoder
 
 PREFETCH = 2  # batches that each worker prepares ahead: DataLoader's default
 WINDOWS = 4  # parts of a measurement, which show its spread
-SAME = ("network", "width", "batch_size")  # options that must be equal to compare
+COMPARED_OPTIONS = ("network", "width", "batch_size")  # options that must be equal to compare
 
 
 class MemoryDataset(Dataset):
@@ -80,7 +80,7 @@ def run(plan: Plan) -> dict[str, Any]:
         missing = "is not installed" if error.name == "lightly" else f"cannot be imported: {error}"
         rows.append({"name": name, "missing": f"lightly {missing}"})
     return {
-        **plan.training[0].options(*SAME),
+        **plan.training[0].options(*COMPARED_OPTIONS),
         "images": plan.training_images,
         "workers": plan.workers,
         "protocol": (
@@ -96,7 +96,7 @@ def run(plan: Plan) -> dict[str, Any]:
 def compare(section: dict[str, Any], training: dict[str, Any]) -> None:
     """Add our views/s, from the training row with the same network and batch size, and our speed divided by each."""
     for ours in training["rows"]:
-        if "missing" not in ours and all(ours[name] == section[name] for name in SAME):
+        if "missing" not in ours and all(ours[name] == section[name] for name in COMPARED_OPTIONS):
             section["ours_views_per_second"] = ours["views_per_second"]["per_second"]
     for row in section["rows"]:
         if "views_per_second" in row and "ours_views_per_second" in section:

@@ -111,7 +111,7 @@ def show(console: Console, record: dict[str, Any]) -> None:
     lines = [
         f"{record['gpu'] or record['cpu_model']}, CPU threads {record['threads']}, torch {record['torch']}; "
         f"medians of {record['repeats']}; {record['seconds']:.0f} s{note}",
-        machine.warning(record["others_cpu"]),
+        machine.load_warning(record["others_cpu"]),
     ]
     for line in filter(None, lines):
         console.print(line, highlight=False, soft_wrap=True)

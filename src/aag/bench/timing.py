@@ -54,14 +54,14 @@ def measure_interleaved(
 
 def time_once(work: Callable[[], object], device: torch.device = CPU) -> float:
     """Return the seconds of one call."""
-    wait(device)
+    synchronise(device)
     started = time.perf_counter()
     work()
-    wait(device)
+    synchronise(device)
     return time.perf_counter() - started
 
 
-def wait(device: torch.device) -> None:
+def synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -45,7 +45,7 @@ def _own_docs(kind: Any) -> dict[str, str]:
     return docs
 
 
-def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list[Any]:
+def tyro_fields(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list[Any]:
     """Return the fields of a settings class as (name, annotation for tyro, default); required ones without default."""
     docs, hints = field_docs(kind), get_type_hints(kind, include_extras=True)
     found: list[Any] = []
@@ -74,7 +74,7 @@ def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list
 
 def parse(kind: type[T], command: str, arguments: Sequence[str]) -> T:
     """Parse the arguments of a command into its dataclass. A mistake raises an AAGError of one line."""
-    options = make_dataclass(kind.__name__, options_of(kind, kind), frozen=True)
+    options = make_dataclass(kind.__name__, tyro_fields(kind, kind), frozen=True)
     return kind(**vars(parse_sections(options, command, arguments, inspect.getdoc(kind) or "")))
 
 
@@ -97,7 +97,7 @@ def parse_sections(kind: type[T], command: str, arguments: Sequence[str], about:
         raise
 
 
-def options_in(arguments: Sequence[str]) -> frozenset[str]:
+def given_options(arguments: Sequence[str]) -> frozenset[str]:
     """Return the names of the options that a command line gives, as Python spells them."""
     names = (_unalias(word).partition("=")[0] for word in arguments if word.startswith("--"))
     return frozenset(name.removeprefix("--").removeprefix("no-").replace("-", "_") for name in names)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from aag.cli.output import Printer, decoding_progress, make_console
-from aag.cli.parsing import option_types, options_in, options_of, parse_sections, tidy_source
+from aag.cli.parsing import given_options, option_types, parse_sections, tidy_source, tyro_fields
 from aag.data.datasets import DATASETS
 from aag.distributed import ReportedByMainError, read_launch
 from aag.errors import AAGError, first_line, unknown_name
@@ -108,7 +108,7 @@ def parse_train(arguments: list[str]) -> Request:
     # For a folder without a recipe, training chooses; else the name of the recipe says it all.
     chosen = wanted if has_image_files(data) else recipe
     return Request(
-        settings, chosen, options_in(arguments), _collect(Execution, parsed.execution), parsed.execution.report
+        settings, chosen, given_options(arguments), _collect(Execution, parsed.execution), parsed.execution.report
     )
 
 
@@ -136,11 +136,11 @@ def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
     ]
     first = [(name, Annotated[str, tyro.conf.arg(help=about)], default) for name, about, default in text]
     sections = {  # each with its title in the help
-        "run": ("images and method", first + options_of(DataSettings, base.data, leave_out=["source"])),
-        "method_options": (f"method {base.method}", options_of(type(base.method_settings), base.method_settings)),
-        "network": ("network", options_of(NetworkSettings, base.encoder)),
-        "training": ("training", options_of(TrainSettings, base.train)),
-        "execution": ("execution", [*options_of(Execution, execution), ("report", REPORT, True)]),
+        "run": ("images and method", first + tyro_fields(DataSettings, base.data, leave_out=["source"])),
+        "method_options": (f"method {base.method}", tyro_fields(type(base.method_settings), base.method_settings)),
+        "network": ("network", tyro_fields(NetworkSettings, base.encoder)),
+        "training": ("training", tyro_fields(TrainSettings, base.train)),
+        "execution": ("execution", [*tyro_fields(Execution, execution), ("report", REPORT, True)]),
     }
     found: list[Any] = []
     for name, (title, options) in sections.items():

@@ -1,4 +1,4 @@
-"""Algorithm 1's loss and its gradient in five launches: at small batches a loss costs launches, not arithmetic.
+"""Algorithm 1's loss and its gradient in five launches, because launches dominate the time at small batches.
 
 `aag.losses` is the reference. All cosines are one product S = E Eᵀ of the unit rows E of all views: x, y and any number
 of auxiliary views z. The terms of image i need only rows x_i, y_i and z_i of S, so one program per image computes its
@@ -214,7 +214,7 @@ class _Loss(torch.autograd.Function):
 
 
 def supports(embeddings: Tensor) -> bool:
-    """Whether the kernels can contrast embeddings [views, n, d]: neither too many, too wide nor too precise."""
+    """Return whether the kernels can contrast embeddings [views, n, d]: neither too many, too wide nor too precise."""
     if embeddings.ndim != 3 or embeddings.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return False
     views, n, width = embeddings.shape

@@ -18,7 +18,7 @@ from aag.nets.kernel_context import KernelContext
 aten = torch.ops.aten
 
 # Elements per tile, warps, programs per processor. Reductions have fewer programs, because each writes partial sums.
-REDUCTION_SHAPE, ELEMENTWISE_SHAPE = (8192, 16, 1), (8192, 8, 2)
+REDUCTION, ELEMENTWISE = (8192, 16, 1), (8192, 8, 2)
 
 
 def row_grid(
@@ -84,7 +84,7 @@ class StemConvolution:
     def forward(self, patches: Tensor, groups: int) -> tuple[Tensor, Tensor]:
         rows, channels = patches.numel() // PATCH // groups, len(self.flat)
         out = patches.new_empty(groups * rows, channels)
-        grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE_SHAPE, self.context.processors)
+        grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE, self.context.processors)
         partial = out.new_empty(groups, grid[0], 2, channels, dtype=torch.float32)
         launch(
             stem_convolution, grid, patches, self.flat, out, partial, rows, channels,
@@ -99,7 +99,7 @@ class StemConvolution:
         """Return ∂weights, taken through the batch norm, or update the weights and return None."""
         (groups, parts), channels = partial.shape[:2], len(self.flat)
         rows = patches.numel() // PATCH // groups
-        grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE_SHAPE, self.context.processors)
+        grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE, self.context.processors)
         shares = z.new_empty(groups * grid[0], channels, PATCH, dtype=torch.float32)
         launch(
             stem_gradient, grid, patches, grad, z, partial, moments, grad_norm[0], grad_norm[1], *update.tensors,

@@ -15,14 +15,7 @@ from aag.errors import KernelsUnsupportedError
 from aag.kernels import launch
 from aag.kernels import norm as kernels
 from aag.kernels.stem import PATCH, im2col
-from aag.nets.convolutions import (
-    ELEMENTWISE_SHAPE,
-    REDUCTION_SHAPE,
-    StemConvolution,
-    UpdateArguments,
-    make_convolution,
-    row_grid,
-)
+from aag.nets.convolutions import ELEMENTWISE, REDUCTION, StemConvolution, UpdateArguments, make_convolution, row_grid
 from aag.nets.encoder import Encoder
 from aag.nets.kernel_context import BackwardOptimizer, KernelContext
 from aag.nets.layers import ConvNorm, GhostBatchNorm2d, Linear, count_groups
@@ -246,7 +239,7 @@ class _ConvNorm(torch.autograd.Function):
             its_norm = projected.norm
             shortcut_arguments[1:] = [its_partial, its_norm.weight, its_norm.bias, its_moments, *_running(its_norm)]
             projected.unfinished = None
-        grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE_SHAPE, layer.fused.processors)
+        grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE, layer.fused.processors)
         launch(
             kernels.normalise, grid, z, y, skip, z if bits is None else bits, partial,
             weight, bias, bias if conv_bias is None else conv_bias, moments, *_running(norm), *shortcut_arguments,
@@ -302,7 +295,7 @@ def _convolve(layer: ConvNormLayer, x: Tensor) -> tuple[Tensor, Tensor, Tensor, 
     pivot = partial is None
     if partial is None:
         rows = z.numel() // channels // groups
-        grid, sizes = row_grid(rows, channels, groups, REDUCTION_SHAPE, layer.fused.processors)
+        grid, sizes = row_grid(rows, channels, groups, REDUCTION, layer.fused.processors)
         partial = z.new_empty(groups, grid[0], 2, channels, dtype=torch.float32)
         launch(kernels.statistics, grid, z, partial, rows, channels, **sizes)
     if layer.synchronised:
@@ -344,7 +337,7 @@ def _backward(
     rows = b * h * w // groups
     stores_masked = has_shortcut or skip_grad is not None
     masked = torch.empty_like(z) if stores_masked else grad
-    grid, sizes = row_grid(rows, channels, groups, REDUCTION_SHAPE, fused.processors)
+    grid, sizes = row_grid(rows, channels, groups, REDUCTION, fused.processors)
     partial = z.new_empty(groups, grid[0], 2, channels, dtype=torch.float32)
     launch(
         kernels.backward_sums, grid, grad, grad if skip_grad is None else skip_grad, z, z if bits is None else bits,
@@ -363,7 +356,7 @@ def _backward(
     else:
         grad_z = torch.empty_like(z)
         parts = partial.shape[1]
-        grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE_SHAPE, fused.processors)
+        grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE, fused.processors)
         launch(
             kernels.backward_inputs, grid, masked, z, grad_z, partial, moments, grad_norm[0], grad_norm[1],
             *update.tensors, rows, channels, parts, *update.numbers, MASK=mask, **update.flags, **sizes,

@@ -20,7 +20,7 @@ NAMES = {
     "positive_gradient": "|∇s⁺|", "negative_gradient": "|∇s⁻|",
     "positive_similarity": "s⁺", "negative_similarity": "s⁻",
 }  # fmt: skip
-CONSTANT = 0.01  # a curve that varies by less than this fraction of its largest value counts as constant
+CONSTANT_VARIATION = 0.01  # a curve that varies by less than this fraction of its largest value counts as constant
 MOST_POINTS = 2000  # of a scatter chart: more would make a page of megabytes
 
 
@@ -155,7 +155,7 @@ def _describe_course(curve: str, values: list[float]) -> str:
         return f"ends at {values[-1]:.2f}"
     largest = max(map(abs, values))
     varies = (max(values) - min(values)) / largest if largest else 0.0
-    if curve != "loss" and varies < CONSTANT:
+    if curve != "loss" and varies < CONSTANT_VARIATION:
         return f"is constant at {values[0]:.3g} (it varies by {100 * varies:.1f} %)".replace("-", "−")
     way = "falls" if values[-1] < values[0] else "grows"
     text = f"{way} from {values[0]:.3g} to {values[-1]:.3g}"

@@ -45,7 +45,8 @@ def list_parts(options: Reproduce, results: Results, width: int) -> str:
     left = time_left(every, all_statuses, results)
     lines.append(f"Tables and figures share runs: {len(every)} in total, {done} recorded; time left: {left}.")
     if results.all:
-        lines.append(f"Times are training times, estimated from similar records ({machines(results)}); ?: no record.")
+        names = machine_names(results)
+        lines.append(f"Times are training times, estimated from similar records ({names}); ?: no record.")
     if RunStatus.INCOMPLETE in all_statuses.values():
         lines.append("* recorded without something that the table or figure shows.")
     return "\n".join([*lines, "", HINT])
@@ -121,6 +122,6 @@ def time_left(runs: list[PlannedRun], statuses: Statuses, results: Results) -> s
     return " + ".join(words)
 
 
-def machines(results: Results) -> str:
+def machine_names(results: Results) -> str:
     """Name what the records were made on."""
     return ", ".join(sorted({result.machine for result in results.all}))

@@ -13,7 +13,7 @@ from aag.data.datasets import DATASETS, require_files
 from aag.distributed import read_launch
 from aag.errors import AAGError
 from aag.files import explain_write_errors
-from aag.paper.listing import Statuses, list_parts, list_runs, machines, part_rows, run_rows, time_left
+from aag.paper.listing import Statuses, list_parts, list_runs, machine_names, part_rows, run_rows, time_left
 from aag.paper.page import save_figure
 from aag.paper.plan import (
     TSNE,
@@ -143,7 +143,7 @@ class Runner:
             self.say(f"nothing to run for {', '.join(self.options.what)}")
             return 0
         left = f"; time left: {time_left(runs, statuses, results)}" if todo else ""
-        left += f", estimated from the records ({machines(results)})" if "min" in left else ""
+        left += f", estimated from the records ({machine_names(results)})" if "min" in left else ""
         self.say(f"{pluralize(len(runs), 'run')}, {len(runs) - len(todo)} recorded{left}")
         outcomes: Counter[str] = Counter()
         ready = self.drop_without_data(todo)
