@@ -204,7 +204,7 @@ def _similarities(rows: Tensor, columns: Tensor, same_images: bool) -> Tensor:
     s = rows.new_empty(len(rows), len(columns))
     torch.mm(rows, columns.T, out=s)  # with out=, autocast does not change the product
     if same_images:
-        s.fill_diagonal_(-torch.inf)  # an image is no negative of itself
+        s.fill_diagonal_(-torch.inf)  # an image is not a negative of itself
     return s
 
 

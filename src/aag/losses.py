@@ -164,7 +164,7 @@ def components_from_similarities(s: Similarities, keep_positive: bool) -> list[C
     """Return the same list as `components`, from similarities."""
     own = torch.eye(len(s.xy), dtype=torch.bool, device=s.xy.device)
 
-    def others(similarity: Tensor) -> Tensor:  # an image is no negative of itself
+    def others(similarity: Tensor) -> Tensor:  # an image is not a negative of itself
         return similarity.masked_fill(own, -torch.inf)
 
     xy = others(s.xy)

@@ -76,7 +76,7 @@ class Entry:
         """The options after `aag race` that run this entry."""
         first = self.results[0]
         experiment = recorded_experiment(first)
-        if experiment is None:  # a method in a file that is not loaded: it may be anybody's code
+        if experiment is None:  # the method is in a file that was not loaded, because it may be untrusted
             return f"--method {shlex.quote(first.options['method'])} --epochs {first.epochs} …"
         usual = Execution(knn_every=find_recipe(experiment.recipe, experiment.settings.method).knn_every)
         words = train_options(experiment.settings, experiment.recipe, usual, given=("epochs",))

@@ -65,16 +65,16 @@ class Run:
             if different := differences(there, settings):
                 if extends(there, settings):
                     return
-                told = [f"{name} {a} there, {b} here" for name, (a, b) in different.items()]
-                if len(told) > 6:
-                    told[5:] = [f"{len(told) - 5} more"]
+                listed = [f"{name} {a} there, {b} here" for name, (a, b) in different.items()]
+                if len(listed) > 6:
+                    listed[5:] = [f"{len(listed) - 5} more"]
                 advice = "choose another --out"
                 if different.keys() == {"epochs"}:
                     advice = (
                         "this schedule depends on the number of epochs, so the run cannot be extended; "
                         f"to train on from its weights use --from {shlex.quote(str(self.folder))} with another --out"
                     )
-                raise AAGError(f"{self.folder} holds a run with other settings ({'; '.join(told)}); {advice}")
+                raise AAGError(f"{self.folder} holds a run with other settings ({'; '.join(listed)}); {advice}")
         elif os.path.exists(self.folder):
             if not os.path.isdir(self.folder):
                 raise AAGError(f"{self.folder} is a file, not a run folder; choose another --out")
@@ -128,7 +128,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name that its settings gave the run, wherever its folder is."""
+        """The name that the run got from its settings, even if its folder was renamed."""
         return str(self._read(self.config_file).get("name", self.folder.name))
 
     def settings(self) -> Json:

@@ -57,7 +57,7 @@ def hold_stops() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_within(minutes: float | None) -> Iterator[None]:
-    """Ask this process to stop, as a scheduler does, in time to save within so many minutes. None: no limit."""
+    """Send this process a stop signal, as a scheduler does, in time to save within `minutes`. None: no limit."""
     if minutes is not None:
         signal.setitimer(signal.ITIMER_REAL, max(60 * minutes - SAVE_SECONDS, 30 * minutes))
     try:

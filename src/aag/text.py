@@ -16,7 +16,7 @@ def join_or(words: Iterable[str]) -> str:
 
 
 def keep_end(text: str, most: int) -> str:
-    """Shorten text to `most` characters: of a path, the end tells more than the start."""
+    """Shorten text to its last `most` characters, since the end of a path matters most."""
     return text if len(text) <= most else f"…{text[len(text) - most + 1 :]}"
 
 

@@ -85,7 +85,7 @@ CHANGES = {
     "backbone.stem.0 has hooks": lambda encoder: encoder.backbone.stem[0].register_forward_pre_hook(lambda *_: None),
     "head.weight has gradient hooks": lambda encoder: encoder.head.weight.register_hook(lambda grad: grad),
     "weights in torch.float64": lambda encoder: encoder.double(),
-    "a width of 24 is no multiple of 16": lambda encoder: setattr(encoder, "backbone", resnet18(24)),
+    "a width of 24 is not a multiple of 16": lambda encoder: setattr(encoder, "backbone", resnet18(24)),
     "the first convolution is not 3×3": _set("backbone.stem.0", stride=(2, 2)),
     "not part of a ConvNorm": lambda encoder: encoder.backbone.blocks[0].add_module("extra", nn.Conv2d(16, 16, 1)),
     "groups, dilation": _set("backbone.blocks.0.residual.0.0", groups=2),

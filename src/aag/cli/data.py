@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> int:
         return 0
     table = Table()
     for column in ("set", "images", "classes", "what", "where"):
-        table.add_column(column, overflow="fold")  # a path that is cut off helps nobody
+        table.add_column(column, overflow="fold")  # fold, because a truncated path is useless
     for name, path in list_datasets().items():
         entry = DATASETS[name]
         where = str(path or f"not here: {fetch_command(entry)}")

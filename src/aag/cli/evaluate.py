@@ -58,10 +58,10 @@ def run(arguments: list[str]) -> int:
     settings = found.settings()
     other = options.holdout or options.data not in (None, settings["data"]["source"])
     if options.record and (other or not options.linear):
-        raise AAGError("--record takes the whole evaluation on the run's own data: leave out --data and --no-linear")
+        raise AAGError("--record needs all results on the run's own data: leave out --data, --holdout and --no-linear")
     usual = ("k", "temperature", "linear_epochs")
     if options.record and any(getattr(options, name) != getattr(Evaluate, name) for name in usual):
-        raise AAGError("--record takes the protocol that all records share: leave out --k and the like")
+        raise AAGError("--record needs the standard protocol: leave out --k, --temperature and --linear-epochs")
     if options.tsne and not options.record:
         raise AAGError("--tsne is saved next to the record: give --record FOLDER, too")
 

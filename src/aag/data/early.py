@@ -181,8 +181,8 @@ class Decoding:
         try:
             self._stored = open_images(self.source, size, root=root, background=self._background)
             if self._background.files:
-                told = f"; {pluralize(len(self.skipped), 'file')} cannot be read" if self.skipped else ""
-                _log.info("all %s images are decoded%s", f"{self.shape[0]:,}", told)
+                unread = f"; {pluralize(len(self.skipped), 'file')} cannot be read" if self.skipped else ""
+                _log.info("all %s images are decoded%s", f"{self.shape[0]:,}", unread)
         except AAGError as error:
             self.failure = error
         except BaseException as error:  # training must not wait for a thread that has ended

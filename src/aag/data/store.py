@@ -49,8 +49,8 @@ _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 names it
 class StoredImages:
     """Decoded images uint8 [N, 3, S, S], the reason for each file that cannot be read, and a summary of the pixels.
 
-    `names` and `labels` are of all files, also those that failed, where reading the source told them. `file` holds the
-    images; None: they are in memory.
+    `names` and `labels` include files that failed; they are empty unless they come from the source itself. `file` holds
+    the images; None: they are in memory.
     """
 
     images: np.ndarray

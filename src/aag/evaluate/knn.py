@@ -11,7 +11,7 @@ from aag.errors import AAGError
 from aag.settings import Range, check_value
 from aag.vectors import check_floats, unit_rows
 
-MIN_TEMPERATURE = 1e-6  # float32 cannot tell closer cosines apart
+MIN_TEMPERATURE = 1e-6  # about the resolution of cosines in float32
 # Size of a chunk of similarities; on a CPU it should still be in the cache when it is read again.
 CHUNK_BYTES, CPU_CHUNK_BYTES = 256 << 20, 24 << 20
 

@@ -79,7 +79,7 @@ class AAGSettings(MultiViewSettings):
             )
 
     def _refuse_changes(self, cause: str, *names: str) -> None:
-        """Raise if one of these options is not at its default: the option `cause` makes it meaningless."""
+        """Raise if one of these options is not at its default, although the option `cause` makes it useless."""
         for name in names:
             if (default := getattr(AAGSettings, name)) != getattr(self, name):
                 chosen = f"{option(cause)} {getattr(self, cause)}"

@@ -178,7 +178,7 @@ class AMDIM(Method):
 
     def draws(self, index: Tensor, stream: int) -> Tensor:
         """Draw a number in [0, 1) for each of these images in this step, float32 [n]."""
-        # The RNG uses 32 bits of the sum: enough to tell step and image apart for the length of any run.
+        # The RNG uses 32 bits of the sum: enough to distinguish step and image in a run of any length.
         return uniforms(keys(self.seed, NO_EPOCH, self.step * self.images + index, stream), 1)[:, 0]
 
     def after_step(self, encoder: Encoder, *carry: Tensor) -> None:

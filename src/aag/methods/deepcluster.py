@@ -32,7 +32,7 @@ from aag.nets import Encoder
 from aag.rng import Stream, keys, permutation, uniforms
 from aag.settings import Momentum, Range
 
-MIN_IMAGES = 10  # images to a cluster on average; with fewer, k-means tells images apart and not kinds
+MIN_IMAGES = 10  # per cluster on average; with fewer, clusters are single images rather than classes
 
 
 @dataclass(frozen=True)

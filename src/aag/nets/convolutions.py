@@ -1,7 +1,7 @@
 """Convolutions for the fused layers: by the library, or as matrix products; forward and both gradients.
 
-`weight` is the layer's in low precision; call `refresh` after it changed. `forward` returns the result and, where they
-come for free, the sums for its batch norm, which sees each of `groups` equal parts of the images separately.
+`weight` is the weight in low precision; call `refresh` after it changed. `forward` returns the result and, if it
+computes them anyway, the sums for the batch norm, separately for each of `groups` equal parts of the images.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What all fused layers of an encoder share: the GPU's size, and weight updates during backward."""
+"""The state that all fused layers of an encoder share: the GPU's size, and weight updates during backward."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol

@@ -73,7 +73,7 @@ class CellResult:
 
 
 def find_cell(cell: Cell, results: Results) -> CellResult:
-    """Look up our number for a cell; a short version only where there is no whole run."""
+    """Look up our number for a cell; of a short version only if there is no full run."""
     if cell.experiment is None:
         return CellResult(cell, "elsewhere" if cell.elsewhere else "empty")
     stale = tuple(results.stale_records(cell.experiment))

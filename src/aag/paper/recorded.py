@@ -28,7 +28,7 @@ def recorded_experiments(results: Results) -> Iterator[tuple[Result, Experiment]
 
 
 def changed_options(experiment: Experiment) -> dict[str, Any]:
-    """Return the options that differ from the recipe's, without those that a row tells anyway."""
+    """Return the options that differ from the recipe's, without epochs and seed."""
     settings = experiment.settings
     base = recipe_settings(experiment.recipe, settings.data.source, settings.method).options()
     return {

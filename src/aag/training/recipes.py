@@ -99,13 +99,13 @@ def run_name(
     name = [data, *network, by, f"seed{settings.train.seed}"]
     for field, value in settings.options().items():
         meaningless = field in ("width", "depth") and getattr(settings.encoder.resolve(), field) is None
-        is_told = field in given if field in choosable else value != base[field]
-        if field not in ("data", "network", "method", "seed") and is_told and not meaningless:
+        is_named = field in given if field in choosable else value != base[field]
+        if field not in ("data", "network", "method", "seed") and is_named and not meaningless:
             name.append(f"{field.replace('_', '-')}={list(value) if isinstance(value, tuple) else value}")
     if minutes:
         name.append(f"minutes={minutes:g}")
     whole = re.sub(r"[^\w.=+-]", "_", "-".join(name))
     if len(whole.encode()) <= 200:
         return whole
-    # A file system takes 255 bytes per name, and files are named after runs: a hash tells the rest apart.
+    # File systems take 255 bytes per name, and files are named after runs: a hash keeps long names unique.
     return whole.encode()[:190].decode(errors="ignore") + "-" + hashlib.sha256(whole.encode()).hexdigest()[:8]

@@ -92,7 +92,7 @@ class TensorBoard(Tracker):
     def write(self, values: dict[str, float], step: int) -> None:
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
-        self.writer.flush()  # rows are few, and a killed run should show them
+        self.writer.flush()  # so that a killed run keeps its rows
 
     def close(self) -> None:
         self.writer.close()
