@@ -13,9 +13,9 @@ from torchvision import transforms
 
 from aag import data, kernels, losses, nets
 from aag.bench import ceiling, machine, pipeline, startup, training
-from aag.bench.peers import AUGMENTATIONS, KINDS, equivalent
+from aag.bench.peers import AUGMENTATIONS, KINDS, torchvision_transforms
 from aag.bench.plan import METHODS, make_plan
-from aag.bench.timing import Timing, interleaved
+from aag.bench.timing import Timing, measure_interleaved
 from aag.nets import unsupported_reason
 
 CPU = torch.device("cpu")
@@ -145,19 +145,19 @@ def test_too_few_images_are_repeated() -> None:
 
 def test_several_timings_take_turns() -> None:
     turns: list[str] = []
-    timings = interleaved([lambda: turns.append("a"), lambda: turns.append("b")], repeats=2, warm_up=1)
+    timings = measure_interleaved([lambda: turns.append("a"), lambda: turns.append("b")], repeats=2, warm_up=1)
     assert "".join(turns) == "ababab"
     assert [len(timing.seconds) for timing in timings] == [2, 2]
     assert Timing((3.0, 1.0, 2.0)).rate(4)["per_second"] == 2.0
 
 
 def test_a_busy_machine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.warning({"before": 0.05, "after": None}) is None
-    assert "0.40 cores after the run" in str(machine.warning({"before": 0.1, "after": 0.4}))
+    assert machine.load_warning({"before": 0.05, "after": None}) is None
+    assert "0.40 cores after the run" in str(machine.load_warning({"before": 0.1, "after": 0.4}))
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
         load = machine.other_load(0.4)
         other.kill()
-    assert load is None or load > machine.BUSY
+    assert load is None or load > machine.BUSY_CORES
 
 
 def test_peers_change_images_and_keep_their_type() -> None:
@@ -168,7 +168,7 @@ def test_peers_change_images_and_keep_their_type() -> None:
             changed = 0
             for seed in range(4):
                 torch.manual_seed(seed)
-                out = transforms.Compose(equivalent(augmentation_, module))(start)
+                out = transforms.Compose(torchvision_transforms(augmentation_, module))(start)
                 out = transforms.functional.pil_to_tensor(out) if kind == "pil" else out
                 assert out.shape == image.shape
                 assert out.dtype == torch.uint8

@@ -108,7 +108,7 @@ def test_one_way_moves_auxiliary_views_only(loss):
 
 
 @pytest.mark.parametrize("keep_positive", [False, True])
-def test_pull_and_push_are_the_gradients_on_the_similarities(keep_positive):
+def test_components_hold_the_gradients_on_the_similarities(keep_positive):
     """Against autograd on the similarities of Algorithm 1, each a free variable."""
     x, y, z = embeddings(5, 6, 8)
     found = similarities(x, y, z, temperature=0.1)
@@ -117,22 +117,22 @@ def test_pull_and_push_are_the_gradients_on_the_similarities(keep_positive):
     parts = components_from_similarities(s, keep_positive)
     core, auxiliary, _ = parts
     on_xy, on_xx, on_yy = torch.autograd.grad(core.loss.sum(), [s.xy, s.xx, s.yy], retain_graph=True)
-    assert torch.allclose(on_xy.diagonal(), core.pull)
+    assert torch.allclose(on_xy.diagonal(), core.positive_gradient)
     off = on_xy.sum() - on_xy.diagonal().sum() + on_xx.sum() + on_yy.sum()
-    assert torch.allclose(off, -core.pull.sum())
+    assert torch.allclose(off, -core.positive_gradient.sum())
     (on_zx,) = torch.autograd.grad(auxiliary.loss.sum(), [zx])
-    assert torch.allclose(on_zx.diagonal(), auxiliary.pull)
-    assert torch.allclose(on_zx.sum() - on_zx.diagonal().sum(), -auxiliary.pull.sum())
+    assert torch.allclose(on_zx.diagonal(), auxiliary.positive_gradient)
+    assert torch.allclose(on_zx.sum() - on_zx.diagonal().sum(), -auxiliary.positive_gradient.sum())
 
 
 def test_the_pull_of_gnt_xent_is_constant_and_that_of_nt_xent_vanishes():
     x = torch.eye(8)
-    close = [part.pull for part in components(x, x, x, keep_positive=True)]
-    assert all(pull.abs().max() < 0.01 for pull in close)
+    close = [part.positive_gradient for part in components(x, x, x, keep_positive=True)]
+    assert all(positive_gradient.abs().max() < 0.01 for positive_gradient in close)
     core, zx, zy = components(x, x, x)
-    assert (core.pull == -1).all()
-    assert (zx.pull == -2).all()
-    assert (zy.pull == -2).all()
+    assert (core.positive_gradient == -1).all()
+    assert (zx.positive_gradient == -2).all()
+    assert (zy.positive_gradient == -2).all()
 
 
 def test_half_precision_inputs_do_not_overflow():

@@ -7,7 +7,7 @@ from torch.nn.functional import normalize
 from aag import losses
 from aag.cluster import kmeans
 from aag.evaluate import knn_predict
-from aag.vectors import unit
+from aag.vectors import unit_rows
 
 NORMAL = torch.randn(64, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -17,7 +17,7 @@ NORMAL = torch.randn(64, 24, generator=torch.Generator().manual_seed(0), dtype=t
 def test_usual_rows_and_gradients_keep_every_bit(dtype, scale):
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     ours, plain = ((NORMAL * scale).to(dtype).requires_grad_() for _ in range(2))
-    found, expected = unit(ours), normalize(plain.to(wide), dim=1)
+    found, expected = unit_rows(ours), normalize(plain.to(wide), dim=1)
     assert torch.equal(found, expected)
     found.backward(NORMAL.to(wide))
     expected.backward(NORMAL.to(wide))
@@ -26,20 +26,22 @@ def test_usual_rows_and_gradients_keep_every_bit(dtype, scale):
 
 @pytest.mark.parametrize("scale", [1e-37, 1e-19, 1e-13, 1e19, 1e37])
 def test_rows_of_any_size_have_length_one(scale):
-    torch.testing.assert_close(unit((NORMAL * scale).float()).double(), normalize(NORMAL, dim=1), atol=1e-6, rtol=0)
-    torch.testing.assert_close(unit(NORMAL * scale**8), normalize(NORMAL, dim=1))
+    torch.testing.assert_close(
+        unit_rows((NORMAL * scale).float()).double(), normalize(NORMAL, dim=1), atol=1e-6, rtol=0
+    )
+    torch.testing.assert_close(unit_rows(NORMAL * scale**8), normalize(NORMAL, dim=1))
 
 
 def test_zeros_stay_zeros_and_nan_stays_nan():
     x = torch.tensor([[0.0, 0.0], [1.0, torch.nan], [1e-45, 0.0]], requires_grad=True)
-    found = unit(x)
+    found = unit_rows(x)
     assert found[0].tolist() == [0, 0]
     assert found[1].isnan().any()
     assert found[2].isfinite().all()
     found[0].sum().backward()
     assert x.grad[0].isfinite().all()
-    assert unit(torch.zeros(0, 3)).shape == (0, 3)
-    assert unit(torch.zeros(3, 0)).shape == (3, 0)
+    assert unit_rows(torch.zeros(0, 3)).shape == (0, 3)
+    assert unit_rows(torch.zeros(3, 0)).shape == (3, 0)
 
 
 @pytest.mark.parametrize("exponent", [-60, 100])

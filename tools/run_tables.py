@@ -17,7 +17,7 @@ from aag.race import RaceSettings, leaderboard
 from aag.settings import to_json
 from aag.text import duration
 from aag.training import recipe_settings
-from aag.training.commands import type_options
+from aag.training.commands import spell_options
 
 ROOT = Path(__file__).parent.parent
 NONE = "–"
@@ -216,7 +216,7 @@ def published(experiment: Experiment) -> PublishedResult | None:
 
 
 def typed(options: dict[str, Any]) -> list[str]:
-    return [f"`{' '.join(words)}`" for words in type_options(options)]
+    return [f"`{' '.join(words)}`" for words in spell_options(options)]
 
 
 def training(result: Result) -> str:

@@ -8,7 +8,7 @@
     loss = aag.losses.gnt_xent(x, y, z)           # each [n, d]
     views = aag.augment.AutoAugment("cifar10")(images, seed=0)
 
-Submodules load on first use, so that importing the package, and the command line's help, cost nothing.
+Submodules are imported on first use, so `import aag` and the command line's help are fast.
 """
 
 from typing import TYPE_CHECKING

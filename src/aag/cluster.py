@@ -9,7 +9,7 @@ from torch import Tensor
 from aag.errors import AAGError, describe
 from aag.rng import Stream, keys, uniforms
 from aag.settings import Range, check_value
-from aag.vectors import check_floats, unit
+from aag.vectors import check_floats, unit_rows
 
 CHUNK = 2**24  # numbers in a block of distances: 64 MB of float32
 VARIANCE_FLOOR = 1e-12  # relative to the largest variance; less is rounding of float32 features
@@ -40,7 +40,7 @@ def whiten(features: Tensor, dims: int = 256) -> Tensor:
     nonzero = variances > VARIANCE_FLOOR * variances[0].clamp_min(torch.finfo(torch.float64).tiny)
     scale = torch.where(nonzero, variances, 1).rsqrt() * nonzero
     projection = (directions * scale).to(features.dtype)  # [F, dims]
-    return unit((features - mean.to(features.dtype)) @ projection)
+    return unit_rows((features - mean.to(features.dtype)) @ projection)
 
 
 @torch.no_grad()

@@ -31,7 +31,7 @@ FORCE_VARIABLE = "AAG_FORCE_DISTRIBUTED"
 
 
 class Launch(NamedTuple):
-    """This process among those that torchrun or a scheduler started."""
+    """The rank of this process among those that torchrun or a scheduler started."""
 
     rank: int = 0
     world_size: int = 1
@@ -143,11 +143,11 @@ def is_main() -> bool:
 
 
 def backend(device: torch.device) -> str:
-    """Return the library that carries tensors of a device between processes: nccl or gloo."""
+    """Return the backend that sends tensors of a device between processes: nccl or gloo."""
     return dist.get_backend_config().split(f"{device.type}:")[-1].split(",")[0] if dist.is_initialized() else ""
 
 
-def share(count: int) -> slice:
+def process_slice(count: int) -> slice:
     """Return the slice of `count` rows that belongs to this process. Slice lengths differ by at most one."""
     return slice(count * rank() // world_size(), count * (rank() + 1) // world_size())
 
@@ -197,7 +197,7 @@ class _ScaleGradient(Function):
 
 @torch.no_grad()
 def gather_rows(x: Tensor, count: int) -> Tensor:
-    """Concatenate the parts that `share(count)` gave each process, without gradients."""
+    """Concatenate the parts that `process_slice(count)` gave each process, without gradients."""
     size = world_size()
     if not is_distributed():
         return x

@@ -18,14 +18,14 @@ class AAGError(Exception):
 
 
 class NotFiniteError(AAGError):
-    """Training has reached NaN or infinity: its last checkpoint is good, what came after is not."""
+    """Training has produced NaN or infinity since its last checkpoint, which is good."""
 
 
 class KernelsUnsupportedError(AAGError):
-    """What the kernels cannot compute and plain PyTorch can: training falls back on it."""
+    """The kernels cannot compute something; training falls back to plain PyTorch."""
 
 
-def unknown(what: str, name: object, known: Iterable[str], hint: str = "") -> AAGError:
+def unknown_name(what: str, name: object, known: Iterable[str], hint: str = "") -> AAGError:
     """Return the error for a name that is not among the known ones; it proposes similar names."""
     names = sorted(known)
     near = get_close_matches(name.lower()[:MAX_VALUE] if isinstance(name, str) else "", names, n=3, cutoff=0.5)

@@ -59,9 +59,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_stale_temporaries(folder: Path, own: Collection[str]) -> None:
-    """Remove what killed processes left behind in a folder.
+    """Remove the temporary files of killed processes in a folder.
 
-    `own`: names of files that only the caller writes. Temporaries of other files go when they are an hour old.
+    own: names of files that only the caller writes. Temporaries of other files are removed after an hour.
     """
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -72,7 +72,7 @@ def remove_stale_temporaries(folder: Path, own: Collection[str]) -> None:
 
 
 def is_missing(path: Path) -> bool:
-    """Return whether nothing has this name. False without permission to look: reading it then gives the reason."""
+    """Return whether no file has this name. Without permission to look, return False: reading it gives the reason."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):

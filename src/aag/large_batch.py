@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from aag.kernels import in_dry_run
-from aag.losses import check, unit
+from aag.losses import check_embeddings, unit_rows
 
 DENSE_BYTES = 2**30  # `is_large` above this
 DENSE_MATRICES = 18  # [n, n], at the peak of Algorithm 1 with three views: `python tools/measure_loss_memory.py`
@@ -60,7 +60,7 @@ class Contrast(NamedTuple):
 
     loss: Tensor  # scalar, as are the others
     parts: tuple[Tensor, ...]  # the loss of each positive pair, without its weight
-    pull: Tensor  # ∂L/∂s⁺ of the first pair, without its weight; −1 for each log that leaves the positive out
+    positive_gradient: Tensor  # ∂L/∂s⁺ of the first pair, without its weight; −1 for each log without the positive
     positive: Tensor  # cosine of the first pair's two views of one image
     negative: Tensor  # and of two images
     images: int  # in the global batch
@@ -92,10 +92,10 @@ def contrast(
     factor of the number of processes.
     """
     if group is None or len(views[0]) > 1:  # with several processes, one row each is enough
-        check(views, temperature)
+        check_embeddings(views, temperature)
     n = len(views[0]) * (1 if group is None else dist.get_world_size(group))
     chunk = chunk or (1024 if views[0].device.type == "cpu" else 4096)
-    units = [unit(v) for v in views]
+    units = [unit_rows(v) for v in views]
     logs = tuple(log for pair in pairs for log in pair.logs)
     log_sums = iter(_LogSums.apply(torch.stack(units) * temperature**-0.5, logs, one_way, chunk, group))
 
@@ -105,27 +105,27 @@ def contrast(
         fixed = one_way and a > Y >= b
         cosine = (units[a] * (units[b].detach() if fixed else units[b])).sum(dim=1)
         positive = cosine / temperature
-        pulled = positive if sigma is None else positive * _distance_weights(cosine.detach(), sigma, n, group)
-        loss = pull = torch.zeros_like(positive)
+        weighted = positive if sigma is None else positive * _distance_weights(cosine.detach(), sigma, n, group)
+        loss = on_positive = torch.zeros_like(positive)
         for _ in pair.logs:
             log_negatives = next(log_sums)
             log_all = torch.logaddexp(log_negatives, positive) if keep_positive else log_negatives
-            loss = loss + log_all - pulled
-            pull = pull - (log_negatives - log_all).exp()  # the negatives' share of the denominator
+            loss = loss + log_all - weighted
+            on_positive = on_positive - (log_negatives - log_all).exp()  # their share of the denominator
         sums.append(loss.sum())
         if number == 0:
-            statistics = [pull.sum()[None], cosine.sum()[None], units[a].sum(dim=0), units[b].sum(dim=0)]
+            statistics = [on_positive.sum()[None], cosine.sum()[None], units[a].sum(dim=0), units[b].sum(dim=0)]
     totals = _SumOverProcesses.apply(torch.cat([torch.stack(sums), *(v.detach() for v in statistics)]), group)
     means, *rest = totals.split([len(pairs), *map(len, statistics)])
-    pull, positive, x, y = (v.detach() for v in rest)
+    on_positive, positive, x, y = (v.detach() for v in rest)
     negative = ((x * y).sum() - positive[0]) / (n * (n - 1))
     means = means / n
     loss = torch.stack([pair.weight * mean for pair, mean in zip(pairs, means, strict=True)]).sum()
-    return Contrast(loss, means.detach().unbind(), pull[0] / n, positive[0] / n, negative, n)
+    return Contrast(loss, means.detach().unbind(), on_positive[0] / n, positive[0] / n, negative, n)
 
 
 def _distance_weights(cosine: Tensor, sigma: float, n: int, group: dist.ProcessGroup | None) -> Tensor:
-    """Return 2 − n · softmax(cosine / σ) over all processes' images. No cosine exceeds 1, so that is subtracted."""
+    """Return 2 − n · softmax(cosine / σ) over all processes' images. Subtracting 1, the largest cosine, is stable."""
     concentration = ((cosine - 1) / sigma).exp()
     return 2 - n * concentration / _SumOverProcesses.apply(concentration.sum(), group)
 
@@ -204,12 +204,12 @@ def _similarities(rows: Tensor, columns: Tensor, same_images: bool) -> Tensor:
     s = rows.new_empty(len(rows), len(columns))
     torch.mm(rows, columns.T, out=s)  # with out=, autocast does not change the product
     if same_images:
-        s.fill_diagonal_(-torch.inf)  # an image is no negative of itself
+        s.fill_diagonal_(-torch.inf)  # an image is not a negative of itself
     return s
 
 
 def _ring_tensors(own: Tensor, group: dist.ProcessGroup | None) -> Iterator[Tensor]:
-    """Yield this process's tensor, then all others' in ring order; the next one travels while one is in use."""
+    """Yield this process's tensor, then the others' in ring order; the next one is received while one is in use."""
     if group is None or in_dry_run():
         yield own
         return

@@ -1,4 +1,4 @@
-"""Import what a package offers on first use, so that importing the package costs nothing."""
+"""Import the names of a package on first use, so that importing the package is fast."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def lazy_names(package: str, names: Mapping[str, str], modules: tuple[str, ...] = ()) -> Callable[[str], Any]:
-    """Return a package's `__getattr__`. `names`: the module that has each name; `modules` are offered themselves."""
+    """Return a package's `__getattr__`. names: the module of each name. modules: submodules of the package."""
 
     def find(name: str) -> Any:
         if name in names:

@@ -1,13 +1,13 @@
 """Contrastive losses in the paper's notation: pure functions of embeddings.
 
-x, y are the embeddings of the two basic (core) views of n images and z those of an auxiliary view, each [n, d],
-normalised inside. Row i of each belongs to image i. Similarities s are cosines divided by the temperature τ. The paper
-has one auxiliary view; here there may be any number, each with the same two terms.
+x and y are the embeddings of the two basic (core) views of n images, and z those of an auxiliary view. Each is [n, d],
+and row i belongs to image i. The losses L2-normalise the rows. Similarities s are cosines divided by the temperature τ.
+The paper has one auxiliary view; these functions take any number, each with the same two terms.
 
 GNT-Xent (Algorithm 1) is NT-Xent without the positive in the denominator, so its gradient on a positive pair is
-constant: ∂L/∂s⁺ = −1. It falls below zero during training, which is no error: it has no lower bound at zero.
+constant: ∂L/∂s⁺ = −1. The loss becomes negative during training: it has no lower bound at zero.
 
-Other methods' losses: of two views (`simclr`, `dcl`, `dclw`, `isif`) and against a queue (`queue_xent`).
+Other methods' losses compare two views (`simclr`, `dcl`, `dclw`, `isif`), or a view with a queue (`queue_xent`).
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from aag.errors import AAGError, describe
-from aag.vectors import check_floats, unit
+from aag.vectors import check_floats, unit_rows
 
-TEMPERATURES = (0.001, 1000.0)  # below, cosines over τ lose their digits in float32; above, all pairs look alike
+TEMPERATURE_RANGE = (0.001, 1000.0)  # below, cosines over τ lose their digits in float32; above, all pairs look alike
 
 
 class Component(NamedTuple):
     """One positive pair's loss per image, and its gradient on the similarities (Figure 4 of the paper)."""
 
     loss: Tensor  # [n]
-    pull: Tensor  # [n]  ∂L/∂s⁺; always −1 for each log of GNT-Xent. Σ_k ∂L/∂s⁻_k = −pull
+    positive_gradient: Tensor  # [n]  ∂L/∂s⁺; always −1 for each log of GNT-Xent. Σ_k ∂L/∂s⁻_k = −positive_gradient
 
 
 class Similarities(NamedTuple):
@@ -43,20 +43,20 @@ class Similarities(NamedTuple):
 def gnt_xent(x: Tensor, y: Tensor, *z: Tensor, temperature: float = 0.1, one_way: bool = False) -> Tensor:
     """Return GNT-Xent of Algorithm 1, the mean over the n images of L_xy + L_zx + L_zy.
 
-    Without z, only L_xy is left, the two-view loss; each further auxiliary view adds its own L_zx + L_zy. Gradients
-    flow through both operands of every similarity. `one_way`: those with an auxiliary view move only that view.
+    Without z, this is the two-view loss L_xy. Each further auxiliary view adds its own L_zx + L_zy. Gradients flow
+    through both operands of every similarity; with `one_way`, z gets gradients from L_zx and L_zy, but x and y do not.
     """
     return _mean_total(components(x, y, *z, temperature=temperature, keep_positive=False, one_way=one_way))
 
 
 def nt_xent(x: Tensor, y: Tensor, *z: Tensor, temperature: float = 0.1, one_way: bool = False) -> Tensor:
-    """Return the same sum with the positive in every denominator: the paper's NT-Xent ablation."""
+    """Return the sum of `gnt_xent` with the positive in every denominator: the paper's NT-Xent ablation."""
     return _mean_total(components(x, y, *z, temperature=temperature, keep_positive=True, one_way=one_way))
 
 
 def similarities(x: Tensor, y: Tensor, *z: Tensor, temperature: float = 0.1, one_way: bool = False) -> Similarities:
-    """Return cosines over τ, in float32 or better: e^10 overflows half precision after three terms."""
-    check((x, y, *z), temperature)
+    """Return cosines over τ, in float32 or better: a sum of three e^10 overflows half precision."""
+    check_embeddings((x, y, *z), temperature)
     _check_flag("one_way", one_way)
     with torch.autocast(x.device.type, enabled=False):
         x, y, *z_scaled = (_scaled(v, temperature) for v in (x, y, *z))
@@ -70,9 +70,9 @@ def similarities(x: Tensor, y: Tensor, *z: Tensor, temperature: float = 0.1, one
 
 
 def simclr(x: Tensor, y: Tensor, *, temperature: float = 0.1) -> Tensor:
-    """Return SimCLR's NT-Xent: one log for each of 2n anchors, against the 2n − 2 views of other images.
+    """Return SimCLR's NT-Xent: the mean over 2n anchors, each contrasted with the 2n − 2 views of other images.
 
-    `nt_xent` differs: it takes one log per image, over the negatives of both its views.
+    `nt_xent` instead takes one log per image, over the negatives of both views.
     """
     return _log_ratio(*_anchors(x, y, temperature), keep_positive=True).loss.mean()
 
@@ -100,14 +100,14 @@ def isif(x: Tensor, y: Tensor, *, temperature: float = 0.1) -> Tensor:
     View a of all 2n is classified as view b ≠ a with P(b|a) = e^s_ab / Σ_{c≠a} e^s_ac. With a' for its other view,
     L = −(1/2n) Σ_a [log P(a'|a) + Σ_{b≠a,a'} log(1 − P(b|a))]. The second operand of s_ab has no gradient.
     """
-    check((x, y), temperature)
+    check_embeddings((x, y), temperature)
     with torch.autocast(x.device.type, enabled=False):
         v = torch.cat([_scaled(x, temperature), _scaled(y, temperature)])
         return isif_from_similarities(v @ v.detach().T)
 
 
 def isif_from_similarities(s: Tensor) -> Tensor:
-    """Return ISIF from similarities [2n, 2n]; rows are all images' first view, then their second."""
+    """Return ISIF's loss from similarities [2n, 2n]: rows 0 … n − 1 are the first views, the others the second."""
     _check_tensors(s)
     if s.ndim != 2 or s.shape[0] != s.shape[1] or len(s) < 2 or len(s) % 2:
         raise AAGError(f"similarities of two views of n images have the shape [2n, 2n], not {list(s.shape)}")
@@ -142,8 +142,8 @@ def queue_xent(
 @torch.no_grad()
 def mean_cosines(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean cosine of positive pairs (x_i, y_i) and of negative pairs (x_i, y_j), i ≠ j."""
-    check((x, y), 1.0)
-    x, y, n = unit(x), unit(y), len(x)
+    check_embeddings((x, y), 1.0)
+    x, y, n = unit_rows(x), unit_rows(y), len(x)
     positive = (x * y).sum()
     return positive / n, (x.sum(dim=0) @ y.sum(dim=0) - positive) / (n * (n - 1))
 
@@ -161,10 +161,10 @@ def components(
 
 
 def components_from_similarities(s: Similarities, keep_positive: bool) -> list[Component]:
-    """Return the components from similarities."""
+    """Return the same list as `components`, from similarities."""
     own = torch.eye(len(s.xy), dtype=torch.bool, device=s.xy.device)
 
-    def others(similarity: Tensor) -> Tensor:  # an image is no negative of itself
+    def others(similarity: Tensor) -> Tensor:  # an image is not a negative of itself
         return similarity.masked_fill(own, -torch.inf)
 
     xy = others(s.xy)
@@ -190,8 +190,8 @@ def _log_ratio(positive: Tensor, negatives: Tensor, keep_positive: bool) -> Comp
 
 
 def _anchors(x: Tensor, y: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return, for the views x then y, the similarity to the other view [2n] and to all [2n, 2n]; −∞: the own image."""
-    check((x, y), temperature)
+    """Return each anchor's similarity to its positive [2n] and to all views [2n, 2n], −∞ for those of its own image."""
+    check_embeddings((x, y), temperature)
     n = len(x)
     with torch.autocast(x.device.type, enabled=False):
         v = torch.cat([_scaled(x, temperature), _scaled(y, temperature)])
@@ -216,10 +216,10 @@ def _mean_total(parts: list[Component]) -> Tensor:
 
 def _scaled(v: Tensor, temperature: float) -> Tensor:
     """Return unit rows over √τ: a product of two is a cosine over τ, and this scales [n, d] instead of [n, n]."""
-    return unit(v) * temperature**-0.5
+    return unit_rows(v) * temperature**-0.5
 
 
-def check(views: Sequence[Tensor], temperature: float) -> None:
+def check_embeddings(views: Sequence[Tensor], temperature: float) -> None:
     """Raise an AAGError for embeddings or a temperature that a contrastive loss cannot take."""
     _check_tensors(*views)
     x, shapes = views[0], [tuple(v.shape) for v in views]
@@ -233,7 +233,7 @@ def check(views: Sequence[Tensor], temperature: float) -> None:
 
 
 def _check_tensors(*embeddings: Tensor) -> None:
-    """Refuse what is not a float tensor, and tensors that cannot be multiplied: on two devices, or in part float64."""
+    """Raise unless all are float tensors that can be multiplied: on one device, and none or all of them float64."""
     floats = [v for v in embeddings if isinstance(v, Tensor) and v.is_floating_point()]
     if len(floats) == len(embeddings) and len({(v.device, v.dtype == torch.float64) for v in floats}) > 1:
         kinds = ", ".join(f"{v.dtype} on {v.device}" for v in embeddings)
@@ -243,7 +243,7 @@ def _check_tensors(*embeddings: Tensor) -> None:
 
 
 def _check_temperature(temperature: float, name: str = "the temperature") -> None:
-    low, high = TEMPERATURES
+    low, high = TEMPERATURE_RANGE
     if not isinstance(temperature, int | float) or not low <= temperature <= high:  # also refuses NaN
         raise AAGError(f"{name} must be between {low} and {high:g} (usual: 0.05 to 1), not {describe(temperature)}")
 

@@ -38,5 +38,5 @@ def _is_valid(row: Any) -> bool:
 
 
 def _are_numbers(values: Iterable[Any]) -> bool:
-    """Whether all are finite numbers that a float can hold."""
+    """Return whether all are finite numbers that a float can hold."""
     return all(type(value) in (int, float) and abs(value) < 2**1000 for value in values)

@@ -1,4 +1,4 @@
-"""What made a number: hardware, versions, commit."""
+"""The provenance of a number: hardware, versions, commit."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def provenance(device: str = "cpu") -> dict[str, object]:
-    """Return the hardware, the versions of the software and the commit, which a record keeps with its numbers."""
+    """Return the hardware, the software versions and the commit, to store them with numbers."""
     import torch
 
     cuda = device.startswith("cuda")

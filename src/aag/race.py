@@ -1,4 +1,4 @@
-"""The race: how fast an encoder reaches a target accuracy. The leaderboard is made of ordinary records.
+"""The race: which training reaches a target accuracy fastest. The leaderboard is made from ordinary records.
 
 An entry is a run with a fixed number of epochs, over the seeds 0, 1, … on one kind of machine. It counts if the mean
 kNN of the last epoch reaches the target, and its time is that of the whole training. So no test image decides when to
@@ -76,7 +76,7 @@ class Entry:
         """The options after `aag race` that run this entry."""
         first = self.results[0]
         experiment = recorded_experiment(first)
-        if experiment is None:  # a method in a file that is not loaded: it may be anybody's code
+        if experiment is None:  # the method is in a file that was not loaded, because it may be untrusted
             return f"--method {shlex.quote(first.options['method'])} --epochs {first.epochs} …"
         usual = Execution(knn_every=find_recipe(experiment.recipe, experiment.settings.method).knn_every)
         words = train_options(experiment.settings, experiment.recipe, usual, given=("epochs",))

@@ -1,4 +1,4 @@
-"""Records: one JSON file per finished run, from which all tables are made. A number carries what made it."""
+"""Records: one JSON file per finished run, with settings, numbers and provenance. All tables are made from them."""
 
 import json
 import shlex
@@ -57,7 +57,7 @@ def make_record(run: Run) -> dict[str, Any]:
 
 
 def _shown(epoch: int, epochs: int) -> bool:
-    """Fifty to a hundred points of a curve, including the first and the last."""
+    """Return whether a curve of 50 to 100 points, with the first and the last, includes this epoch."""
     return epoch in (1, epochs) or epoch % max(1, epochs // 50) == 0
 
 
@@ -80,7 +80,7 @@ def write_record(run: Run, folder: Path) -> Path:
     record = make_record(run)
     path = folder / f"{record['name']}.json"
     source = record["settings"]["data"]["source"]
-    if (there := _data_of(path)) not in (None, source):
+    if (there := _recorded_source(path)) not in (None, source):
         raise AAGError(f"{path} is the record of a run on other data ({there}); record this one into another folder")
     with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,8 +88,8 @@ def write_record(run: Run, folder: Path) -> Path:
     return path
 
 
-def _data_of(path: Path) -> str | None:
-    """The data of an existing record: a file named cifar10.npz gives a run the name that cifar10 does."""
+def _recorded_source(path: Path) -> str | None:
+    """Return the data of an existing record: cifar10.npz gives a run the same name as cifar10. None without one."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))["settings"]["data"]["source"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none, or none that is worth keeping

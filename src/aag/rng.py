@@ -16,7 +16,7 @@ from aag.errors import AAGError, describe
 
 _WORD = 0xFFFFFFFF
 Word = TypeVar("Word", int, Tensor)
-INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+INDEX_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 NO_EPOCH = -1  # instead of an epoch number, for draws that count their own steps
 
@@ -46,7 +46,8 @@ class Stream(IntEnum):
 def keys(seed: int, epoch: int, image: Tensor, view: int = 0) -> Tensor:
     """Return one key per image, int64 [B], given the images' indices in their set."""
     seed, epoch, view = _integer("seed", seed), _integer("epoch", epoch), _integer("view", view)
-    if not isinstance(image, Tensor) or image.dtype not in INDICES or image.layout != torch.strided or image.is_meta:
+    is_index = isinstance(image, Tensor) and image.dtype in INDEX_DTYPES
+    if not is_index or image.layout != torch.strided or image.is_meta:
         raise AAGError(f"image must be a tensor of indices, such as torch.arange(8), not {describe(image)}")
     prefix = 0
     for word in (seed, seed >> 32, epoch):
@@ -104,7 +105,7 @@ def _premix(word: Word) -> Word:
 
 
 def _mix(h: Word) -> Word:
-    """A bijection of 32-bit words that flips each output bit with probability near ½ for any input bit."""
+    """Hash a 32-bit word: a bijection in which any input bit flips each output bit with probability near ½."""
     h = h ^ (h >> 16)
     h = (h * 0x7FEB352D) & _WORD  # multipliers below 2^31 keep the product below 2^63
     h = h ^ (h >> 15)

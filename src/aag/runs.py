@@ -1,4 +1,4 @@
-"""A run is a folder: its file names, how it is created, locked and read, and what came of it. No torch here."""
+"""Run folders: their file names, how they are created, locked and read, and summaries of runs. Imports no torch."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ class Run:
 
     @staticmethod
     def open(folder: str | Path) -> "Run":
-        """Return a run that exists; a file inside its folder will do."""
+        """Return an existing run; the path may also be a file in its folder."""
         run = Run(folder)
         # os.path answers False, where pathlib raises, for what may not be looked at.
         if os.path.isfile(folder) and os.path.isfile(run.folder.parent / "config.json"):
@@ -65,16 +65,16 @@ class Run:
             if different := differences(there, settings):
                 if extends(there, settings):
                     return
-                told = [f"{name} {a} there, {b} here" for name, (a, b) in different.items()]
-                if len(told) > 6:
-                    told[5:] = [f"{len(told) - 5} more"]
+                listed = [f"{name} {a} there, {b} here" for name, (a, b) in different.items()]
+                if len(listed) > 6:
+                    listed[5:] = [f"{len(listed) - 5} more"]
                 advice = "choose another --out"
                 if different.keys() == {"epochs"}:
                     advice = (
                         "this schedule depends on the number of epochs, so the run cannot be extended; "
                         f"to train on from its weights use --from {shlex.quote(str(self.folder))} with another --out"
                     )
-                raise AAGError(f"{self.folder} holds a run with other settings ({'; '.join(told)}); {advice}")
+                raise AAGError(f"{self.folder} holds a run with other settings ({'; '.join(listed)}); {advice}")
         elif os.path.exists(self.folder):
             if not os.path.isdir(self.folder):
                 raise AAGError(f"{self.folder} is a file, not a run folder; choose another --out")
@@ -87,16 +87,16 @@ class Run:
                 )
 
     def start(self, settings: Json, name: str = "") -> None:
-        """Write the settings of a new run, or of one that trains on for more epochs. Call it inside `lock`."""
+        """Write the settings of a new run, or of a run that is extended by more epochs. Call it inside `lock`."""
         self.check(settings)
         if not self.exists() or self.settings() != settings:
             write_json(self.config_file, {"name": name or self.folder.name, **settings})
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep a second process from writing to this folder; the system releases it however this process ends.
+        """Hold the folder's lock. The system releases it however this process ends.
 
-        What killed processes left half written is removed.
+        Temporary files of killed processes are removed.
         """
         with explain_write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ class Run:
         return is_locked(self.lock_file)
 
     def checkpoint_file(self, age: int) -> Path:
-        """Path of the newest checkpoint (age 0), or of the one that was written `age` checkpoints before it."""
+        """Return the path of the newest checkpoint (age 0), or of the one written `age` checkpoints before it."""
         return self.folder / f"last.{age}.ckpt" if age else self.checkpoint
 
     def checkpoints(self) -> list[Path]:
@@ -128,7 +128,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name that its settings gave the run, wherever its folder is."""
+        """The name that the run got from its settings, even if its folder was renamed."""
         return str(self._read(self.config_file).get("name", self.folder.name))
 
     def settings(self) -> Json:
@@ -192,24 +192,24 @@ class Run:
             file.write(text)
 
     def filter_metrics(self, wanted: Callable[[Json], bool]) -> None:
-        """Drop rows, such as those after the checkpoint that a run resumes from: they will be logged again."""
+        """Keep only the wanted rows. A resumed run drops those after its checkpoint, because it logs them again."""
         lines = "".join(json.dumps(row) + "\n" for row in self.metrics() if wanted(row))
         write_bytes(self.metrics_file, lines.encode())
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a file is a lock, or a file being written, of a run that another process is starting."""
+    """Return whether a file is a lock or a temporary file, of a run that another process is starting."""
     return name == ".lock" or (name.startswith(".") and name.endswith(".tmp"))
 
 
 def _is_result(row: Any) -> bool:
-    """Whether this is the accuracy of one protocol."""
+    """Return whether a row of evaluation.json holds an accuracy with its protocol."""
     kinds = {"name": (str,), "accuracy": (int, float), "protocol": (dict,)}
     return isinstance(row, dict) and all(type(row.get(name)) in kind for name, kind in kinds.items())
 
 
 def flatten(settings: Mapping[str, Any]) -> Json:
-    """Settings by section as one dict by option; the sections' own names are `data`, `network` and `method`."""
+    """Return settings by section as one dict by option; the names of the sections become `data` and `method`."""
     flat: Json = {}
     for section, values in settings.items():
         for name, value in values.items():
@@ -224,7 +224,7 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, 
 
 
 def extends(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
-    """Whether `here` only trains longer, and no setting is a fraction of the epochs.
+    """Return whether `here` only trains longer than `there`, and no setting is a fraction of the epochs.
 
     By convention, such settings of a method have names that end in `_start` or `_until`.
     """
@@ -236,7 +236,7 @@ def extends(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a run's metrics say."""
+    """The main numbers of a run, from its metrics."""
 
     knn_untrained: float | None
     knn_last: float | None  # of the last epoch logged
@@ -248,7 +248,7 @@ class RunSummary:
 
 
 def summarize(run: Run, epochs: int) -> RunSummary:
-    """Read what came of a run that has finished so many epochs."""
+    """Return the summary of a run that has finished `epochs` epochs."""
     rows = run.metrics()
     knn = {row["epoch"]: row["knn"] for row in rows if row["kind"] == "knn"}
     logged = {row["epoch"]: row for row in rows if row["kind"] == "epoch"}
@@ -322,5 +322,5 @@ def _last_value(rows: list[Json], key: str) -> float | None:
 
 
 def projection_file(records: Path, run_name: str) -> Path:
-    """Path of a run's t-SNE file, next to its record."""
+    """Return the path of a run's t-SNE file, next to its record."""
     return records / "tsne" / f"{run_name}.json"

@@ -1,7 +1,7 @@
-"""Settings: frozen dataclasses whose fields say what they accept, with their JSON form.
+"""Settings: frozen dataclasses that validate their fields and convert to JSON.
 
-A field's annotation is its whole declaration: type, choices (`Literal`), range (`Annotated[..., Range(...)]`). The
-command line, its help and validation read it from there. Nothing here imports torch.
+A field's annotation declares its type, choices (`Literal`) and range (`Annotated[..., Range(...)]`). The command line,
+its help and validation read these annotations. Nothing here imports torch.
 """
 
 import math
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from aag.errors import AAGError, describe, unknown
+from aag.errors import AAGError, describe, unknown_name
 from aag.text import pluralize
 
 T = TypeVar("T")
@@ -38,9 +38,9 @@ class Range:
 
 
 class AddedLater:
-    """Marks an option that recorded runs did not have: its default must mean what they did.
+    """Marks an option that older records do not have. Its default must be their behaviour.
 
-    The default is not written, so that their settings stay equal to those of the same run today.
+    The default is not written to JSON, so that old records equal new runs with the same settings.
     """
 
 
@@ -99,13 +99,13 @@ class TrainSettings(Settings):
     zero_init_residual: Annotated[bool, AddedLater] = False
     """Start each residual block as the identity: the scale of its last batch norm is 0 (our ResNets)."""
     low_res_size: Annotated[Annotated[int, Range(at_least=8)] | None, AddedLater] = None
-    """Side of the views in the first epochs, in pixels, below --image-size: a view takes less time."""
+    """Side in pixels of the views in the first epochs, below --image-size to save time."""
     low_res_until: Annotated[float, Range(above=0, below=1), AddedLater] = 0.5
     """Fraction of the epochs that have views of --low-res-size."""
     seed: Seed = 0
     """Seed of the weights, the order of the images and all augmentations."""
     precision: Precision = "auto"
-    """Precision of the network. auto: bf16 on a GPU that has it, else fp32."""
+    """Precision of the network. auto: bf16 on a GPU that supports it, else fp32."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -177,12 +177,12 @@ def _list(numbers: tuple[float, ...]) -> str:
 
 
 def option(name: str) -> str:
-    """The command-line spelling of a setting."""
+    """Return a setting's option on the command line: --batch-size for batch_size."""
     return f"--{name.replace('_', '-')}"
 
 
 def check_fields(settings: Any, spell: Callable[[str], str] = option) -> None:
-    """Raise an AAGError for a value that its field does not accept; `spell` writes the field's name in it."""
+    """Raise an AAGError for a value that its field does not accept. `spell` formats the field's name in the message."""
     hints = get_type_hints(type(settings), include_extras=True)
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -193,7 +193,7 @@ def check_fields(settings: Any, spell: Callable[[str], str] = option) -> None:
 
 
 def check_value(name: str, value: Any, kind: Any) -> Any:
-    """Return an argument of a function, NumPy's numbers as Python's; refuse what its annotation does not accept."""
+    """Return a function's argument, with NumPy numbers as Python's; raise if its annotation does not accept it."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         value = int(value)
     elif isinstance(value, Real) and not isinstance(value, bool):
@@ -206,7 +206,7 @@ def _check(name: str, value: Any, kind: Any, spell: Callable[[str], str]) -> Non
     if not _accepts(kind, value):
         choices = get_args(kind) if get_origin(kind) is Literal else None
         if choices and isinstance(value, str):
-            raise unknown(name.replace("_", " "), value, choices)
+            raise unknown_name(name.replace("_", " "), value, choices)
         raise AAGError(f"{spell(name)} must be {describe_type(kind)}, not {describe(value)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise AAGError(f"{spell(name)} must be a finite number, not {value}")
@@ -219,7 +219,7 @@ def _check(name: str, value: Any, kind: Any, spell: Callable[[str], str]) -> Non
 
 
 def _accepts(kind: Any, value: Any) -> bool:
-    """Whether a value is of the annotated type; ranges are checked apart."""
+    """Return whether a value has the annotated type. Ranges are checked separately."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _accepts(args[0], value)

@@ -1,4 +1,4 @@
-"""Signals that ask a command to stop: Ctrl-C, and what schedulers and closed terminals send."""
+"""Stop commands by signals: from Ctrl-C, schedulers, closed terminals and timers."""
 
 import contextlib
 import signal
@@ -57,7 +57,7 @@ def hold_stops() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_within(minutes: float | None) -> Iterator[None]:
-    """Ask this process to stop, as a scheduler does, in time to save within so many minutes. None: no limit."""
+    """Send this process a stop signal, as a scheduler does, in time to save within `minutes`. None: no limit."""
     if minutes is not None:
         signal.setitimer(signal.ITIMER_REAL, max(60 * minutes - SAVE_SECONDS, 30 * minutes))
     try:

@@ -47,7 +47,7 @@ class Header:
         return {name: tuple(entry["shape"]) for name, entry in self.content.items() if name != _METADATA}
 
 
-class Encoded(NamedTuple):
+class EncodedFile(NamedTuple):
     """The content of a file, the same for the same tensors and metadata."""
 
     head: bytes
@@ -55,7 +55,7 @@ class Encoded(NamedTuple):
     hash: str
 
 
-def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Encoded:
+def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> EncodedFile:
     """Return a file's content. The tensors are row-major, on the CPU, and share no memory.
 
     safetensors writes metadata in any order; here it is sorted.
@@ -68,7 +68,7 @@ def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Encode
     content[_METADATA] = {**content.get(_METADATA, {}), HASH: digest.hexdigest()}
     text = _canonical(content)
     text += b" " * (-len(text) % 8)  # the format aligns the data
-    return Encoded(len(text).to_bytes(8, "little") + text, data, digest.hexdigest())
+    return EncodedFile(len(text).to_bytes(8, "little") + text, data, digest.hexdigest())
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

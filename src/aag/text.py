@@ -16,7 +16,7 @@ def join_or(words: Iterable[str]) -> str:
 
 
 def keep_end(text: str, most: int) -> str:
-    """Shorten text to `most` characters: of a path, the end tells more than the start."""
+    """Shorten text to its last `most` characters, since the end of a path matters most."""
     return text if len(text) <= most else f"…{text[len(text) - most + 1 :]}"
 
 
@@ -71,7 +71,7 @@ def _hours(minutes: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace what a terminal cannot print or would obey, as file names may have it: line breaks, colours, bytes."""
+    """Replace what a terminal cannot print or would execute, such as line breaks and colours in file names."""
     return text if text.isprintable() else "".join(letter if _is_printable(letter) else "?" for letter in text)
 
 

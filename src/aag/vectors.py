@@ -1,4 +1,4 @@
-"""Rows of unit length, for features of any magnitude, and the check of what should be such rows."""
+"""L2-normalise rows of any magnitude, and check that tensors hold floats."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from aag.errors import AAGError
 EXPONENT_BITS = {torch.float32: (torch.int32, 0xFF << 23), torch.float64: (torch.int64, 0x7FF << 52)}
 
 
-def unit(v: Tensor) -> Tensor:
+def unit_rows(v: Tensor) -> Tensor:
     """Return the rows of v [n, d] with length 1, in float32 or better; rows of zeros stay zeros.
 
     The squares of a norm overflow above 1e19 and vanish below 1e-19. Each row is therefore first divided by a power of

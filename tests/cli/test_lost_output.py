@@ -34,7 +34,7 @@ def test_training_goes_on_without_output(npz, capsys, make, reason):
         words = ["train", "--data", str(npz), *QUICK, "--epochs", "1", "--batch-size", "48", "--out", "run"]
         assert main(words) == 0
     assert [row["epoch"] for row in Run("run").metrics() if row["kind"] == "epoch"] == [1]
-    assert capsys.readouterr().err == f"warning: cannot print ({reason}); going on without output\n"
+    assert capsys.readouterr().err == f"warning: cannot print ({reason}); continuing without output\n"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["methods"], ["recipes"], ["data"]], ids=lambda words: words[0])

@@ -185,7 +185,7 @@ def test_unwritable_results_are_reported_before_training(npz, tmp_path):
 def test_another_protocol_is_not_recorded(npz, words):
     run = start_run(experiment(npz))
     message = refused("evaluate", run.folder, "--record", RESULTS, *words)
-    assert "--record takes the protocol that all records share" in message
+    assert "--record needs the standard protocol" in message
 
 
 def test_tsne_without_a_record_has_no_place(npz):

@@ -287,7 +287,7 @@ def test_another_process_may_train_a_run_of_the_same_sweep(sweep, monkeypatch):
         (["--grid", "lr=0.1,fast"], "--lr takes a number, not 'fast'"),
         (["--grid", "lrr=1,2"], "did you mean --lr"),
         (["--grid", "seed=1,2"], "use --seeds N"),
-        (["--grid", "data=a,b"], "different images"),
+        (["--grid", "data=a,b"], "images that are evaluated"),
         (["--grid", "device=cpu,cuda"], "give --device once"),
         (["--grid", "queue=1,2"], "--queue is an option of moco"),
         (["--grid", "flip=1,2"], "flip takes true or false, not '1'"),

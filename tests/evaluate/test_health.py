@@ -15,21 +15,21 @@ from aag.evaluate.health import (
     effective_rank,
     health,
     is_collapsed,
-    subset,
+    subset_indices,
     uniformity,
     view_agreement,
 )
 
 
-def unit(n: int, width: int, seed: int = 0) -> torch.Tensor:
+def unit_rows(n: int, width: int, seed: int = 0) -> torch.Tensor:
     return F.normalize(torch.randn(n, width, generator=torch.Generator().manual_seed(seed)), dim=1)
 
 
 @settings(max_examples=25, deadline=None)
 @given(n=st.integers(3, 30), width=st.integers(2, 12), k=st.integers(1, 5), seed=st.integers(0, 1000))
 def test_against_slow_loops(n, width, k, seed):
-    x = unit(n, width, seed)
-    y = F.normalize(x + 0.3 * unit(n, width, seed + 1), dim=1)
+    x = unit_rows(n, width, seed)
+    y = F.normalize(x + 0.3 * unit_rows(n, width, seed + 1), dim=1)
 
     singular = torch.linalg.svdvals(x.double())
     shares = [float(value / singular.sum()) for value in singular]
@@ -50,16 +50,16 @@ def test_against_slow_loops(n, width, k, seed):
 
 
 def test_known_cases():
-    same = unit(1, 16).expand(400, 16)
+    same = unit_rows(1, 16).expand(400, 16)
     assert effective_rank(same) == pytest.approx(1, abs=1e-3)
     assert effective_rank(torch.zeros(5, 4)) == 1
     assert effective_rank(torch.eye(16).repeat(9, 1)) == pytest.approx(16)
-    assert effective_rank(unit(4000, 16)) > 15.9  # isotropic: nearly all of 16
+    assert effective_rank(unit_rows(4000, 16)) > 15.9  # isotropic: nearly all of 16
     assert uniformity(same) == pytest.approx(0, abs=1e-5)
     assert alignment(same, same) == 0
     assert alignment(same, -same) == pytest.approx(4)
     assert view_agreement(same, same) == 0  # equal embeddings tell no image from another
-    x = unit(50, 16)
+    x = unit_rows(50, 16)
     assert view_agreement(x, x) == 1
     assert view_agreement(x, x.roll(1, 0), k=50) == 1
     assert view_agreement(x, x.roll(1, 0)) == 0
@@ -67,19 +67,19 @@ def test_known_cases():
 
 def test_two_views_of_other_images_are_refused():
     with pytest.raises(AAGError, match="got 4 and 5 embeddings"):
-        alignment(unit(4, 3), unit(5, 3))
+        alignment(unit_rows(4, 3), unit_rows(5, 3))
     with pytest.raises(AAGError, match="3 dimensions, test features 2"):
-        view_agreement(unit(4, 3), unit(4, 2))
+        view_agreement(unit_rows(4, 3), unit_rows(4, 2))
     with pytest.raises(AAGError, match="at least two"):
-        uniformity(unit(1, 3))
+        uniformity(unit_rows(1, 3))
 
 
 @pytest.mark.parametrize(("count", "size"), [(3, 3), (256, 256), (300, 256), (4000, 960), (100_000, 2048)])
 def test_the_subset_is_fixed_and_bounded(count, size):
-    index = subset(count)
+    index = subset_indices(count)
     assert len(index) == size == len(index.unique())
     assert int(index.min()) >= 0 and int(index.max()) < count  # noqa: PT018
-    assert torch.equal(index, subset(count))
+    assert torch.equal(index, subset_indices(count))
 
 
 def test_health_sees_two_different_fixed_views(photographs):
@@ -97,7 +97,7 @@ def test_health_sees_two_different_fixed_views(photographs):
     assert found.dimensions == 3 * 32 * 32
     assert 1 < found.rank <= 64
     assert 0 < found.agreement <= 1
-    blind = health(lambda views: unit(1, 8).expand(len(views), 8), photographs[:64], BasicAugment.preset("paper"))
+    blind = health(lambda views: unit_rows(1, 8).expand(len(views), 8), photographs[:64], BasicAugment.preset("paper"))
     assert is_collapsed({**vars(blind), "step": 100})
     assert not is_collapsed({**vars(blind), "step": 99})
     assert not is_collapsed({**vars(found), "step": 100})

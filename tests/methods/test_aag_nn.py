@@ -14,7 +14,7 @@ INDEX = torch.tensor([7, 2, 40, 11, 3])
 
 def make(**settings):
     method = make_method(NeighbourAAG, train=TrainSettings(epochs=10), **settings).double()
-    method.bank.rows.copy_(losses.unit(torch.randn(100, 6, generator=torch.Generator().manual_seed(1))))
+    method.bank.rows.copy_(losses.unit_rows(torch.randn(100, 6, generator=torch.Generator().manual_seed(1))))
     return method
 
 
@@ -35,7 +35,7 @@ def test_the_neighbour_is_one_more_auxiliary_view_without_a_gradient(loss, auxil
     found = method.loss(e, INDEX)
     plain = AAG(AAG.settings_type(loss=loss, auxiliary_views=auxiliary_views, temperature=0.5)).loss(e, INDEX).loss
     x, y = e[:2]
-    p = method.nearest(losses.unit(losses.unit(x) + losses.unit(y)).detach(), INDEX)
+    p = method.nearest(losses.unit_rows(losses.unit_rows(x) + losses.unit_rows(y)).detach(), INDEX)
     whole = losses.gnt_xent if loss == "gnt-xent" else losses.nt_xent
     extra = whole(x, y, p, temperature=0.5) - whole(x, y, temperature=0.5)
     torch.testing.assert_close(found.loss, plain + 0.7 * extra)
@@ -59,7 +59,7 @@ def test_the_bank_follows_the_mean_of_the_basic_views():
     before = method.bank.rows.clone()
     e = torch.randn(3, 5, 6, dtype=torch.float64)
     method.after_step(make_encoder(), *method.loss(e, INDEX).carry)
-    own = losses.unit(losses.unit(e[0]) + losses.unit(e[1]))
-    torch.testing.assert_close(method.bank.rows[INDEX], losses.unit(0.25 * before[INDEX] + 0.75 * own))
+    own = losses.unit_rows(losses.unit_rows(e[0]) + losses.unit_rows(e[1]))
+    torch.testing.assert_close(method.bank.rows[INDEX], losses.unit_rows(0.25 * before[INDEX] + 0.75 * own))
     others = [j for j in range(100) if j not in INDEX]
     assert torch.equal(method.bank.rows[others], before[others])

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 from aag import AAGError
 from aag.losses import queue_xent
-from aag.methods.moco import MoCo, random_units, shuffled
+from aag.methods.moco import MoCo, random_unit_rows, shuffled_order
 from aag.settings import TrainSettings
 
 N, QUEUE = 4, 16
@@ -104,7 +104,7 @@ def test_shuffled_keys_come_back_to_their_places(symmetric, encoder, views):
 def test_shuffled_keys_meet_other_images_in_batch_norm(views):
     encoder = make_encoder(embedding=8, bn_group_size=2)
     method = moco(encoder)
-    order = shuffled(0, method.steps, 1, N)
+    order = shuffled_order(0, method.steps, 1, N)
     assert not torch.equal(order, torch.arange(N))
     found = method._keys(views[0, :1])
     expected = torch.empty_like(found)
@@ -116,23 +116,23 @@ def test_shuffled_keys_meet_other_images_in_batch_norm(views):
 def test_a_shuffle_is_a_permutation_of_each_view_and_another_one_each_step():
     seen = set()
     for step in range(20):
-        order = shuffled(3, torch.tensor(step), 2, 16)
+        order = shuffled_order(3, torch.tensor(step), 2, 16)
         for view, places in enumerate(order.chunk(2)):
             assert sorted(places.tolist()) == list(range(16 * view, 16 * view + 16))
             seen.add(tuple((places - 16 * view).tolist()))
     assert len(seen) == 40
-    assert not torch.equal(shuffled(4, torch.tensor(0), 1, 16), shuffled(3, torch.tensor(0), 1, 16))
+    assert not torch.equal(shuffled_order(4, torch.tensor(0), 1, 16), shuffled_order(3, torch.tensor(0), 1, 16))
 
 
 def test_the_queue_starts_as_random_directions():
-    rows = random_units(0, 4096, 8)
+    rows = random_unit_rows(0, 4096, 8)
     assert rows.dtype == torch.float32
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(4096))
     assert rows.mean(dim=0).abs().max() < 0.03
     covariance = rows.T @ rows / 4096 * 8
     assert (covariance - torch.eye(8)).abs().max() < 0.1
-    assert torch.equal(rows[:10], random_units(0, 10, 8))
-    assert not torch.equal(rows, random_units(1, 4096, 8))
+    assert torch.equal(rows[:10], random_unit_rows(0, 10, 8))
+    assert not torch.equal(rows, random_unit_rows(1, 4096, 8))
 
 
 def test_a_queue_that_steps_do_not_fill_evenly_is_refused_with_advice(encoder):

@@ -88,7 +88,7 @@ def test_learning_can_be_switched_off(photographs, name):
     optimizer = make_optimizer(encoder)
     before = trained_state(encoder, optimizer)
     fused = Fused(encoder, torch.float32, optimizer)
-    fused.learning = False
+    fused.updates_weights = False
     with fused:
         loss = objective(encoder(images)[1])
     loss.backward()

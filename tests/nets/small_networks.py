@@ -59,7 +59,7 @@ def network(name: str, photographs: Tensor, groups: int = 0, group_size: int = 0
 
 def use_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run several programs per group of a few small images, most of them with several tiles."""
-    for name, warps, programs in (("FEW", 16, 1), ("MANY", 8, 2)):
+    for name, warps, programs in (("REDUCTION", 16, 1), ("ELEMENTWISE", 8, 2)):
         for module in (fused_module, convolutions):
             monkeypatch.setattr(module, name, (2048, warps, programs))
 

@@ -21,7 +21,7 @@ pytest.importorskip("triton")
 from aag.kernels.contrast import contrast
 from aag.kernels.flip import flip_weights
 from aag.kernels.pool import max_pool, mean_pool
-from aag.nets.convolutions import FEW, row_grid
+from aag.nets.convolutions import REDUCTION, row_grid
 from aag.nets.fused import Fused
 from aag.training.optimizers import LARS, SGD
 
@@ -85,7 +85,7 @@ CHANGES = {
     "backbone.stem.0 has hooks": lambda encoder: encoder.backbone.stem[0].register_forward_pre_hook(lambda *_: None),
     "head.weight has gradient hooks": lambda encoder: encoder.head.weight.register_hook(lambda grad: grad),
     "weights in torch.float64": lambda encoder: encoder.double(),
-    "a width of 24 is no multiple of 16": lambda encoder: setattr(encoder, "backbone", resnet18(24)),
+    "a width of 24 is not a multiple of 16": lambda encoder: setattr(encoder, "backbone", resnet18(24)),
     "the first convolution is not 3×3": _set("backbone.stem.0", stride=(2, 2)),
     "not part of a ConvNorm": lambda encoder: encoder.backbone.blocks[0].add_module("extra", nn.Conv2d(16, 16, 1)),
     "groups, dilation": _set("backbone.blocks.0.residual.0.0", groups=2),
@@ -264,7 +264,7 @@ def test_only_several_groups_take_the_grouped_variants():
             assert (launch.keywords["grid"][2] > 1) is launch.keywords["GROUPED"]
     for groups, processors in ((1, 132), (8, 132), (64, 132), (3, 2)):
         for channels in (16, 64, 512):
-            (programs, blocks, last), sizes = row_grid(10**6, channels, groups, FEW, processors)
+            (programs, blocks, last), sizes = row_grid(10**6, channels, groups, REDUCTION, processors)
             assert blocks * sizes["BLOCK_C"] == channels
             assert last == groups
             assert programs == max(1, processors // (blocks * groups))

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from aag.errors import AAGError
-from aag.pages.plots import COLOURS, Line, LineChart, ScatterChart, css_variables, save, to_svg
+from aag.pages.plots import COLOURS, Line, LineChart, ScatterChart, css_variables, save_charts, to_svg
 
 ACCURACY = LineChart("kNN", "epochs", "%", [Line("a<b", [(64, 88.594), (128, 88.956)], 0)], mark_points=True)
 SCATTER = ScatterChart("t-SNE", [(0.0, 1.0), (2.0, 3.0), (4.0, 1.0)], [0, 1, 11], [f"class {i}" for i in range(12)])
@@ -75,16 +75,16 @@ def test_figures_are_saved_by_suffix(tmp_path, suffix):
     starts = {"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}
     for number, charts in enumerate([[ACCURACY] * 3, [SCATTER, ScatterChart("b", (), (), ())]]):
         path = tmp_path / "new" / f"figure{number}.{suffix}"
-        save(charts, path)
+        save_charts(charts, path)
         first = path.read_bytes()
         assert first.startswith(starts[suffix.lower()])
-        save(charts, path)
+        save_charts(charts, path)
         assert path.read_bytes() == first
 
 
 def test_save_errors_are_one_line(tmp_path):
     with pytest.raises(AAGError, match=r"--save writes .pdf, .svg or .png, not '.gif'"):
-        save([ACCURACY], tmp_path / "a.gif")
+        save_charts([ACCURACY], tmp_path / "a.gif")
     (tmp_path / "file").write_text("")
     with pytest.raises(AAGError, match="cannot write"):
-        save([ACCURACY], tmp_path / "file" / "a.pdf")
+        save_charts([ACCURACY], tmp_path / "file" / "a.pdf")

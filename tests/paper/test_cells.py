@@ -48,7 +48,7 @@ def test_a_row_that_we_add_is_shown_and_counts_in_no_sum(tmp_path):
     first = content.tables[0]
     (shown,) = [each for each in first.cells if each.values]
     assert (shown.name, shown.ours, shown.difference) == ("AAG without flip, SVHN, ResNet-18", "95.20", -0.1)
-    assert (first.close, first.below, first.order) == ([], [], "")
+    assert (first.close_cells, first.cells_below, first.order) == ([], [], "")
     assert first.tally == "0 of 34 cells run"
     assert first.describe_open() == "34 of 34 cells; 3 of 4 cells of the rows added by us"
     (line,) = make_lists(content)["Rows added by us, not counted above"]
@@ -71,7 +71,7 @@ def test_incomparable_cells_are_shown_and_not_counted(tmp_path):
     summary = Summary(tmp_path)
     assert summary.headline == before
     assert "not counted (our AlexNet is not the paper's)" in before
-    (cell,) = summary.tables[0].incomparable
+    (cell,) = summary.tables[0].incomparable_cells
     assert (cell.name, cell.difference, cell.is_close) == ("AAG, CIFAR-10, AlexNet", 10.1, False)
     assert summary.tables[0].tally == "1 of 34 cells run; 1 not comparable"
     ((anchor, text, *_),) = make_lists(summary)["Run, but not comparable with the paper"]

@@ -20,10 +20,10 @@ from aag.paper.plan import (
     Reproduce,
     RunStatus,
     command,
+    estimate_work,
     missing_needs,
     run_status,
-    select,
-    work,
+    select_runs,
 )
 from aag.training import Execution, RunSettings
 from aag.training.commands import train_options
@@ -33,7 +33,7 @@ from synthetic import record, settings_of, write
 
 
 def runs(*what: str, **options: Any) -> list[PlannedRun]:
-    return select(Reproduce(what, **options))
+    return select_runs(Reproduce(what, **options))
 
 
 def names(*what: str, **options: Any) -> list[str]:
@@ -164,7 +164,7 @@ def test_runs_of_figure_6_are_projected_for_any_table():
 def test_shards_are_disjoint_and_similar_in_work(what, count):
     shards = [runs(what, shard=f"{part}/{count}") for part in range(1, count + 1)]
     assert sorted(run.name for shard in shards for run in shard) == sorted(names(what))
-    loads = [sum(work(run.experiment) for run in shard) for shard in shards]
+    loads = [sum(estimate_work(run.experiment) for run in shard) for shard in shards]
     assert max(loads) < 1.15 * sum(loads) / count
     networks = [{run.experiment.options["network"] for run in runs("table1", shard=f"{part}/2")} for part in (1, 2)]
     assert networks == [{"resnet18", "alexnet"}] * 2
@@ -245,7 +245,7 @@ def test_every_command_of_the_queue_can_be_run_and_is_not_done(words, tmp_path, 
     program, *arguments = shlex.split(words)
     if program == "reproduce":
         results = Results(ROOT / "results")
-        statuses = [run_status(run, results) for run in select(parse(Reproduce, "reproduce", arguments))]
+        statuses = [run_status(run, results) for run in select_runs(parse(Reproduce, "reproduce", arguments))]
         assert any(status is not RunStatus.RECORDED for status in statuses)
     elif program == "sweep":
         assert main([program, *arguments, "--list", "--json", "--out", str(tmp_path)]) == 0

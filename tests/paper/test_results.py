@@ -24,7 +24,7 @@ def test_a_run_is_found_with_all_its_seeds(tmp_path):
     assert found is not None
     assert found.seed == 1
     assert results.same_seed(PAPER.replace(seed=3)) is None
-    assert [[result.epochs for result in alike] for alike in results.shorter(PAPER)] == [[100]]
+    assert [[result.epochs for result in alike] for alike in results.short_versions(PAPER)] == [[100]]
     assert not results.damaged
 
 
@@ -33,7 +33,7 @@ def test_fewer_rounds_are_a_short_version_and_other_rounds_are_not(tmp_path):
     assert (rounds.options["epochs"], rounds.options["rounds"]) == (1000, 5)
     for other in ({"epochs": 400, "rounds": 2}, {"epochs": 500}, {"epochs": 300, "rounds": 2}):
         write(tmp_path, record(rounds.replace(**other)))
-    assert [[found.epochs for found in alike] for alike in Results(tmp_path).shorter(rounds)] == [[500], [400]]
+    assert [[found.epochs for found in alike] for alike in Results(tmp_path).short_versions(rounds)] == [[500], [400]]
 
 
 def test_short_versions_are_together_if_only_their_seeds_differ(tmp_path):
@@ -41,7 +41,7 @@ def test_short_versions_are_together_if_only_their_seeds_differ(tmp_path):
         write(tmp_path, record(PAPER.replace(**other)))
     found = [
         [(result.epochs, result.options["warmup_epochs"], result.seed) for result in alike]
-        for alike in Results(tmp_path).shorter(PAPER)
+        for alike in Results(tmp_path).short_versions(PAPER)
     ]
     assert found == [[(100, 0, 0), (100, 0, 1)], [(100, 5, 0)], [(20, 0, 0)]]
 
@@ -57,11 +57,11 @@ def test_the_precision_counts_only_where_a_run_chooses_one(tmp_path):
 def test_a_record_of_an_earlier_recipe_keeps_its_content_under_the_name_of_its_settings(tmp_path):
     earlier = record(PAPER.replace(momentum=0.5), name=PAPER.name)
     path = write(tmp_path, earlier, PAPER.name)
-    (stale,) = Results(tmp_path).stale(PAPER)  # a new run would replace it
+    (stale,) = Results(tmp_path).stale_records(PAPER)  # a new run would replace it
     assert str(stale) == "momentum 0.5, now 0.9"
     path.rename(tmp_path / f"{PAPER.replace(momentum=0.5).name}.json")
     results = Results(tmp_path)
-    assert results.stale(PAPER) == []
+    assert results.stale_records(PAPER) == []
     assert [result.name for result in results.all_seeds(PAPER.replace(momentum=0.5))] == [
         "cifar10-resnet18-paper-seed0-momentum=0.5"
     ]
@@ -72,7 +72,7 @@ def test_no_record_of_ours_stands_where_a_run_would_replace_it():
     results = Results(ROOT / "results")
     for part in THE_PAPER.values():
         for experiment in part.experiments:
-            assert results.stale(experiment) == []
+            assert results.stale_records(experiment) == []
             for result in results.all_seeds(experiment):
                 assert result.name == experiment.replace(seed=result.seed).name
 
@@ -94,10 +94,10 @@ def test_a_record_with_other_settings_is_stale_and_says_which(tmp_path, section,
     write(tmp_path, record(PAPER, settings=settings))
     results = Results(tmp_path)
     assert results.all_seeds(PAPER) == []
-    (stale,) = results.stale(PAPER)
+    (stale,) = results.stale_records(PAPER)
     assert (stale.result.name, str(stale)) == (PAPER.name, f"{name} {value}, now {now}")
     write(tmp_path, record(PAPER))
-    assert Results(tmp_path).stale(PAPER) == []
+    assert Results(tmp_path).stale_records(PAPER) == []
 
 
 @pytest.mark.parametrize("copy", ["a copy", "z copy"])

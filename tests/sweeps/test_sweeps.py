@@ -164,7 +164,7 @@ def test_without_labels_agreement_ranks_and_views_must_be_the_same(sweep, images
     [
         ({"lr": [0.1, -1.0]}, {}, "at least 0"),
         ({"speed": [1, 2]}, {}, "unknown option"),
-        ({"holdout": [0.1, 0.2]}, {}, "different images"),
+        ({"holdout": [0.1, 0.2]}, {}, "images that are evaluated"),
         ({"lr": [0.1, 0.2]}, {"minutes": 3}, "takes no minutes"),
         ({"lr": [0.1, 0.2]}, {"halving": 2, "epochs": 1}, "at least --epochs 2"),
         ({"lr": 0.1}, {}, "must be a list"),

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from aag import data, large_batch
 from aag.data import ImageSet
-from aag.distributed import copy_from_main, gather_rows, process_group, rank, share, world_size
+from aag.distributed import copy_from_main, gather_rows, process_group, process_slice, rank, world_size
 from aag.methods import MethodContext
 from aag.nets.sync_norm import average_running_statistics
 from aag.settings import TrainSettings
@@ -97,7 +97,7 @@ def train(method: str, **options: Any) -> Trained:
 
     def extract() -> tuple[Tensor, Tensor]:
         average_running_statistics(encoder, learner)
-        features, embeddings = (each.double() for each in encoder.encode(images[share(IMAGES)]))
+        features, embeddings = (each.double() for each in encoder.encode(images[process_slice(IMAGES)]))
         return gather_rows(features, IMAGES), gather_rows(embeddings, IMAGES)
 
     losses, gradients = [], {}

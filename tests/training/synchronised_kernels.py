@@ -12,7 +12,7 @@ from torch import Tensor
 os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
 from aag.data import load
-from aag.distributed import process_group, share, world_size
+from aag.distributed import process_group, process_slice, world_size
 from aag.methods import MethodContext
 from aag.nets import Encoder, EncoderSpec, build
 from aag.nets.heads import mlp_head
@@ -32,7 +32,7 @@ def train_step(encoder: Encoder, views: Tensor) -> dict[str, Tensor]:
     runtime = Runtime(torch.device("cpu"), torch.float32, kernels=True)
     step = Step(encoder, method, settings.train, runtime)
     step.fused[0].processors = 7  # several programs, whose sums are added up
-    own = share(images)
+    own = process_slice(images)
     statistics = step(Batch(views[:, own], torch.arange(images)[own]), lr=1e-3)
     step.close()
     return {"statistics": statistics, **step.state()}

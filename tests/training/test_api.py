@@ -116,7 +116,7 @@ def test_a_method_object_trains_as_its_name_does(train):
     for result in (made, by_class):
         assert rows(result.run) == rows(named.run)
         assert result.run.settings() == named.run.settings()
-    with pytest.raises(AAGError, match="give temperature to the method's own settings"):
+    with pytest.raises(AAGError, match="set temperature there"):
         train(out="other", method=SimCLR(), temperature=0.3)
     with pytest.raises(AAGError, match="or a subclass of Method, not <class 'int'>"):
         train(out="other", method=int)

@@ -155,7 +155,7 @@ def test_a_folder_trains_by_defaults_and_resumes_exactly(folder, monkeypatch):
 def test_epochs_that_do_not_fit_into_the_minutes_are_told():
     assert epochs_reason(2.0, 1.64, minutes=1) == "fit into 1 minute, at 1.6 s each"
     assert epochs_reason(2.0, 183.0, minutes=60) == "fit into 60 minutes, at 3 min 03 s each"
-    assert epochs_reason(2.0, 183.0, minutes=1) == "the least, 3 min 03 s: more than 1 minute"
+    assert epochs_reason(2.0, 183.0, minutes=1) == "the minimum: one takes 3 min 03 s, more than 1 minute"
 
 
 def test_minutes_choose_the_epochs_of_any_data(tmp_path, photographs):

@@ -125,7 +125,7 @@ from aag.training import Trainer, build_encoder, recipe_settings
 def make_batch():
     if rank() == 1:
         raise RuntimeError("no compiler")
-    return trainer.batches.first(0)
+    return trainer.batches.first_batch(0)
 
 large_batch.DENSE_BYTES = {dense_bytes}
 with process_group(torch.device("cpu")):

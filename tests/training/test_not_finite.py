@@ -51,7 +51,7 @@ def test_retry_goes_back_to_the_checkpoint_and_lowers_the_rate_once(tiny, nan_at
     assert (retry["epoch"], retry["step"], retry["lr_factor"]) == (1, 8, 0.5)
     assert caplog.messages == [
         "the loss is no longer finite (epoch 2, step 3); "
-        "back to the checkpoint at epoch 2, step 2, from there with 0.5 times the learning rate"
+        "resuming from the checkpoint at epoch 2, step 2, with 0.5 times the learning rate"
     ]
     assert checkpoint.load(run.checkpoint)[1]["lr_factor"] == 0.5
     first, second = (row["lr"] for row in run.metrics() if row["kind"] == "epoch")

@@ -86,7 +86,7 @@ def test_clusters_of_an_epoch_are_what_it_trains_on(photographs):
     trainer = Trainer(encoder, method, images, TrainSettings(batch_size=16), device="cpu")
     trainer.prepare()
     trainer.close()
-    trainer.batches.first(0)
+    trainer.batches.first_batch(0)
     optimizer = trainer.step.optimizer
     for momentum in optimizer.velocity.values():
         momentum.fill_(1.0)

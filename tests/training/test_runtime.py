@@ -21,7 +21,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
         ({"network": "resnet50", "width": 16}, ""),
         ({"network": "alexnet-ip"}, ""),
         ({"network": "resnet18-edges"}, ""),
-        ({"network": "resnet18-edges", "width": 8}, "a width of 8 is no multiple of 16"),
+        ({"network": "resnet18-edges", "width": 8}, "a width of 8 is not a multiple of 16"),
         ({"network": "resnet18+sobel"}, ""),
         ({"network": "amdim-edges", "width": 4}, "none for the backbone AMDIMNet"),
         ({"network": "mobilenetv3_small_050"}, "none for timm's networks"),

@@ -93,7 +93,7 @@ def test_a_resumed_run_keeps_its_number_of_threads_and_says_so(tiny, monkeypatch
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
     tiny.train()
     assert chosen == [7]
-    assert caplog.messages == ["training with the 7 threads that this run began with, not 1: its bits depend on them"]
+    assert caplog.messages == ["using 7 threads, as this run began with, not 1: its exact numbers depend on them"]
 
 
 # --- the run folder ---------------------------------------------------------------------------------------------------

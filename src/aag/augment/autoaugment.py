@@ -27,7 +27,7 @@ RAND_OPS = (
 
 
 class OpSlots(NamedTuple):
-    """Which of an image's random numbers decide about its i-th operation."""
+    """The slots of the random numbers that decide an image's i-th operation."""
 
     ops: int  # number of operations
     row_stride: int  # slot row_stride · i draws the row of the table: 0 draws one row for all
@@ -43,7 +43,7 @@ class OpPolicy(Augmentation):
         raise NotImplementedError
 
     def op_slots(self) -> OpSlots:
-        """Return which random numbers decide."""
+        """Return the slots of the random numbers that the operations use."""
         raise NotImplementedError
 
     def views(self, images: Tensor, rng_key: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The base class of all augmentations, and what they share: checks, conversions, operations on some images."""
+"""The base class of all augmentations, and functions that they share: checks and conversions of images."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from aag.errors import AAGError, describe, unknown
+from aag.errors import AAGError, describe, unknown_name
 from aag.pixels import check_pixel_range
 from aag.rng import keys
 from aag.settings import Range
@@ -79,7 +79,7 @@ class Augmentation:
 
 
 class CentreCropped(Augmentation):
-    """Another augmentation of the images' centre squares."""
+    """Crop images to their centre square, then apply another augmentation."""
 
     def __init__(self, augmentation: Augmentation, size: int) -> None:
         self.augmentation, self.size = augmentation, size
@@ -118,9 +118,9 @@ def to_dtype(images: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def needs_static_shapes(images: Tensor) -> bool:
-    """Whether to compute an operation for every image and select, rather than gather the chosen images.
+    """Return whether to apply an operation to all images and select, rather than gather the chosen images.
 
-    Gathering needs their number on the host: free on a CPU, a synchronisation on a GPU, impossible in a graph.
+    Gathering needs their number on the host. That is free on a CPU, synchronises a GPU, and cannot be captured.
     """
     return images.device.type != "cpu" or torch.compiler.is_compiling()
 
@@ -166,13 +166,13 @@ def as_batch(images: Tensor, *, allow_float: bool = True) -> Tensor:
 
 
 def check_name(what: str, name: Any, known: Iterable[str]) -> None:
-    """Refuse a name that is not among the known ones."""
+    """Raise if a name is not among the known ones."""
     if not isinstance(name, str) or name not in known:
-        raise unknown(what, name, known)
+        raise unknown_name(what, name, known)
 
 
 def check_range(name: str, pair: Any) -> tuple[float, float]:
-    """Return the pair (low, high) as a tuple; refuse it unless 0 < low <= high."""
+    """Return the pair (low, high) as a tuple; raise unless 0 < low <= high."""
     try:
         low, high = pair
         valid = all(isinstance(value, int | float) for value in (low, high)) and 0 < low <= high < math.inf

@@ -11,8 +11,8 @@ FILL = 128  # AutoAugment's gray where an affine map reads outside the image
 def crop_boxes(u: Tensor, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
     """Return RandomResizedCrop's boxes, float32 [B, 4] of integers (top, left, height, width), from u [B, 22].
 
-    The first of ten random areas and aspect ratios that fits; else the largest central box in `ratio`. In float64:
-    devices compute exponentials that differ in the last bit, which in float32 could change a box.
+    Each box is the first of ten random areas and aspect ratios that fits, else the largest central box in `ratio`.
+    Computed in float64: exponentials differ between devices in the last bit, which in float32 could change a box.
     """
     u = u.double()
     tries = u[:, :20].view(-1, 10, 2)

@@ -1,8 +1,8 @@
 """The operations of AutoAugment and RandAugment on uint8 batches, with a magnitude per image.
 
-They give Pillow's pixels. Operations that map each of a channel's 256 levels to a level are lookup tables, and all
-share one lookup; the geometric ones are affine maps and share one gather; Color and Sharpness share one blend. So a
-batch in which every image has a different operation costs one of each.
+They give Pillow's pixels. Operations that map each level of a channel to a level are lookup tables and share a lookup.
+Geometric operations are affine maps and share a gather. Color and Sharpness share a blend. So a batch in which every
+image has a different operation costs one of each.
 """
 
 import math
@@ -23,9 +23,9 @@ from aag.errors import AAGError, describe
 def apply_op(name: str, images: Tensor, magnitude: float | Tensor | None = None) -> Tensor:
     """Apply one operation to uint8 images [B, 3, H, W], or to a single image [3, H, W].
 
-    The magnitude, one number or one per image, is what Pillow's function takes: degrees (Rotate, counter-clockwise),
-    pixels (Translate) and the slope (Shear) as in the matrix of Image.transform, a factor (Brightness, Color, Contrast,
-    Sharpness), bits (Posterize), a threshold (Solarize). Identity, Invert, AutoContrast and Equalize take none.
+    The magnitude is one number, or one per image, in the units of Pillow's function: degrees counter-clockwise
+    (Rotate), pixels (Translate) or slope (Shear) as in the matrix of Image.transform, a factor (Brightness, Color,
+    Contrast, Sharpness), bits (Posterize), a threshold (Solarize). Identity, Invert, AutoContrast, Equalize take none.
     """
     check_name("operation", name, OPS)
     batch = as_batch(images, allow_float=False)

@@ -1,11 +1,11 @@
 """Split a CPU batch over threads: each augments its own images with single-threaded operations.
 
 PyTorch's own threads synchronise after every operation. The basic augmentation is about a hundred operations on one
-or two megabytes, so many cores would mostly wait, above all where another process occupies one of them. The draws are
-per image, so the split batch is the whole batch, bit for bit.
+or two megabytes, so threads would mostly wait, above all if another process uses one of the cores. Draws are per image,
+so splitting the batch changes no bit of the result.
 
-Policies run each operation on the few images that drew it; in parts of the batch these would be so few that Python's
-lock takes most of the time. They run different operations in different threads instead, where there are enough cores.
+Policies run each operation on the few images that drew it. In parts of a batch these are so few that the GIL takes most
+of the time. They run different operations in different threads instead, if there are enough cores.
 """
 
 import os
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 MIN_IMAGES, MAX_IMAGES = 32, 256  # per part: enough to be worth a call, few enough for a core's cache
-# More threads mostly wait for Python's lock: on one machine 16 were four times slower than 2. For many cores use many
+# More threads mostly wait for the GIL: on one machine 16 were four times slower than 2. For many cores use many
 # processes, such as a DataLoader's workers.
 MAX_THREADS = 4
 
@@ -35,7 +35,7 @@ def split_over_threads(augment: Callable[[Tensor, Tensor], Tensor], images: Tens
 
 
 def run_tasks(tasks: Sequence[Callable[[], None]], images: int) -> None:
-    """Run independent tasks on so many CPU images, in threads where that pays."""
+    """Run independent tasks on a batch of `images` CPU images, in threads if the batch is large enough."""
     if torch.get_num_threads() < MAX_THREADS or images < MAX_THREADS * MIN_IMAGES:
         for task in tasks:
             task()

@@ -18,7 +18,7 @@ import torch.multiprocessing as multiprocessing
 from PIL import Image
 
 from aag.bench.plan import Plan
-from aag.bench.timing import interleaved
+from aag.bench.timing import measure_interleaved
 from aag.data.encoded import ImageFiles
 from aag.data.store import open_images
 from aag.provenance import core_count
@@ -69,7 +69,7 @@ def _measure(plan: Plan, kind: Files, pool: ProcessPoolExecutor) -> dict[str, An
         ours: list[tuple[float, float]] = []
         loops = [partial(_run_loop, pool, loop, folder, paths, kind.size) for loop in LOOPS.values()]
         store = partial(_run_store, Path(name), folder, paths, kind.size, ours)
-        timings = interleaved([*loops, store], repeats=plan.repeats, warm_up=plan.warm_up)
+        timings = measure_interleaved([*loops, store], repeats=plan.repeats, warm_up=plan.warm_up)
     rates, starts = zip(*ours[-plan.repeats :], strict=True)
     row: dict[str, Any] = {"name": kind.name, "resized_to": kind.size, "files": count, "ours": float(np.median(rates))}
     row |= {"start_seconds": float(np.median(starts))}
@@ -92,7 +92,7 @@ def _write_files(plan: Plan, kind: Files, folder: Path, count: int) -> None:
 
 
 def _run_store(root: Path, folder: Path, paths: list[str], size: int, results: list[tuple[float, float]]) -> None:
-    """Append images per second after the first chunk, and the seconds before it."""
+    """Decode into a store; append images per second after the first chunk, and the seconds before it, to `results`."""
     seen: list[tuple[float, int]] = []
     with tempfile.TemporaryDirectory(dir=root) as cache:
         started = time.perf_counter()

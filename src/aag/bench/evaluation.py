@@ -7,7 +7,7 @@ from torch import Tensor
 
 from aag import nets
 from aag.bench.plan import Plan
-from aag.bench.timing import measure, once, timed_row
+from aag.bench.timing import measure, time_once, timed_row
 from aag.evaluate import knn_accuracy, linear_probe
 
 CLASSES = 10
@@ -80,7 +80,7 @@ def _evaluations(plan: Plan) -> list[dict[str, Any]]:
         ("weighted kNN", knn, plan.repeats),
         ("linear evaluation", linear, plan.linear_repeats),
     ):
-        first = once(work, plan.device)
+        first = time_once(work, plan.device)
         timing = measure(work, repeats=repeats, warm_up=0, device=plan.device)
         name, size = f"{name} with features, {_describe(plan, width)}", f"{counts[0]:,} + {counts[1]:,} images"
         rows.append(timed_row(name, size, timing, sum(counts), "images", first_seconds=first))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from aag.bench.timing import wait
+from aag.bench.timing import synchronise
 from aag.training import Callback, Execution, RunSettings, Trainer, train_run
 from aag.training.progress import Progress
 
@@ -30,7 +30,7 @@ class FirstStep(Callback):
 
     def should_stop(self) -> bool:
         if not self.seconds and self.trainer.position()["step"]:
-            wait(self.trainer.runtime.device)
+            synchronise(self.trainer.runtime.device)
             self.seconds = time.monotonic() - self.started
         return bool(self.seconds)
 

@@ -11,7 +11,7 @@ from typing import Any
 from aag.bench.plan import Plan
 from aag.provenance import core_count, provenance
 
-BUSY = 0.15  # cores used by other processes, above which timings are not to be trusted
+BUSY_CORES = 0.15  # cores used by other processes, above which timings are not to be trusted
 
 
 def hardware(plan: Plan) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _busy_seconds() -> float | None:
     return ticks / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
 
 
-def warning(load: dict[str, float | None]) -> str | None:
+def load_warning(load: dict[str, float | None]) -> str | None:
     """Return one line if other processes used the machine, else None."""
-    busy = [f"{cores:.2f} cores {when} the run" for when, cores in load.items() if cores and cores > BUSY]
+    busy = [f"{cores:.2f} cores {when} the run" for when, cores in load.items() if cores and cores > BUSY_CORES]
     return f"warning: other processes used {', '.join(busy)}; the timings are unreliable" if busy else None

@@ -1,4 +1,4 @@
-"""What the methods cost: a step of each compared with the plainest one, and the work that some do between epochs.
+"""The cost of the methods: a step of each compared with the plainest one, and the work that some do between epochs.
 
 Targets on an H200: a view of Instance takes at most 1.5 times as long as one of ISIF; k-means of CIFAR's features takes
 less than 3 seconds; AND's neighbour search in its bank takes less than one.

@@ -28,7 +28,7 @@ TASK = 64  # images per task of a process
 OURS, OUR_TASK = "ours", 256  # a batch of ours per task
 
 
-def equivalent(augmentation: Augmentation, t: ModuleType, size: int = 32) -> list[Callable[[Any], Any]]:
+def torchvision_transforms(augmentation: Augmentation, t: ModuleType, size: int = 32) -> list[Callable[[Any], Any]]:
     """Return transforms of module `t` (torchvision.transforms or its v2) that do the same to one image."""
     if isinstance(augmentation, AutoAugment):
         return [t.AutoAugment(transforms.AutoAugmentPolicy(augmentation.policy), fill=FILL)]
@@ -36,7 +36,7 @@ def equivalent(augmentation: Augmentation, t: ModuleType, size: int = 32) -> lis
         return [t.RandAugment(augmentation.n, augmentation.magnitude, augmentation.bins, fill=FILL)]
     if isinstance(augmentation, AuxiliaryAugment):
         crop = t.RandomResizedCrop(size, augmentation.scale, augmentation.ratio)
-        return [crop, t.RandomHorizontalFlip(augmentation.flip), *equivalent(augmentation.policy, t, size)]
+        return [crop, t.RandomHorizontalFlip(augmentation.flip), *torchvision_transforms(augmentation.policy, t, size)]
     assert isinstance(augmentation, BasicAugment)
     jitter = t.ColorJitter(augmentation.brightness, augmentation.contrast, augmentation.saturation, augmentation.hue)
     steps = [
@@ -112,4 +112,4 @@ def _work(name: str, kind: str, start: int) -> None:
 def _transform(name: str, kind: str, size: int) -> Callable[[Any], Tensor]:
     module = KINDS[kind]
     ending = [module.PILToTensor()] if kind == "pil" else []
-    return module.Compose(equivalent(AUGMENTATIONS[name], module, size) + ending)
+    return module.Compose(torchvision_transforms(AUGMENTATIONS[name], module, size) + ending)

@@ -21,15 +21,15 @@ from torchvision import transforms
 
 from aag import kernels, losses, nets
 from aag.augment import Augmentation
-from aag.bench.peers import equivalent
+from aag.bench.peers import torchvision_transforms
 from aag.bench.plan import Plan
-from aag.bench.timing import Timing, once, peak_memory, reset_memory
+from aag.bench.timing import Timing, peak_memory, reset_memory, time_once
 from aag.text import pluralize
 from aag.training import build_encoder
 
 PREFETCH = 2  # batches that each worker prepares ahead: DataLoader's default
 WINDOWS = 4  # parts of a measurement, which show its spread
-SAME = ("network", "width", "batch_size")  # options that must be equal to compare
+COMPARED_OPTIONS = ("network", "width", "batch_size")  # options that must be equal to compare
 
 
 class MemoryDataset(Dataset):
@@ -52,7 +52,7 @@ class MultiView:
     def __init__(self, augmentations: tuple[Augmentation, ...], spec: nets.EncoderSpec) -> None:
         ending = [transforms.ToTensor(), transforms.Normalize(spec.mean, spec.std)]
         self.transforms = [
-            transforms.Compose(equivalent(augmentation, transforms, spec.image_size) + ending)
+            transforms.Compose(torchvision_transforms(augmentation, transforms, spec.image_size) + ending)
             for augmentation in augmentations
         ]
 
@@ -80,7 +80,7 @@ def run(plan: Plan) -> dict[str, Any]:
         missing = "is not installed" if error.name == "lightly" else f"cannot be imported: {error}"
         rows.append({"name": name, "missing": f"lightly {missing}"})
     return {
-        **plan.training[0].options(*SAME),
+        **plan.training[0].options(*COMPARED_OPTIONS),
         "images": plan.training_images,
         "workers": plan.workers,
         "protocol": (
@@ -96,7 +96,7 @@ def run(plan: Plan) -> dict[str, Any]:
 def compare(section: dict[str, Any], training: dict[str, Any]) -> None:
     """Add our views/s, from the training row with the same network and batch size, and our speed divided by each."""
     for ours in training["rows"]:
-        if "missing" not in ours and all(ours[name] == section[name] for name in SAME):
+        if "missing" not in ours and all(ours[name] == section[name] for name in COMPARED_OPTIONS):
             section["ours_views_per_second"] = ours["views_per_second"]["per_second"]
     for row in section["rows"]:
         if "views_per_second" in row and "ours_views_per_second" in section:
@@ -182,7 +182,7 @@ def _time(work: Callable[[], object], warm_up: int, steps: int, device: torch.de
         work()
     windows = min(WINDOWS, steps)
     sizes = [steps // windows + (number < steps % windows) for number in range(windows)]
-    return Timing(tuple(once(lambda n=size: [work() for _ in range(n)], device) for size in sizes))  # type: ignore[misc]
+    return Timing(tuple(time_once(lambda n=size: [work() for _ in range(n)], device) for size in sizes))  # type: ignore[misc]
 
 
 def _rate(timing: Timing, count: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is measured on which machine: all sizes in one place, so that a record can state them."""
+"""The sizes of all measurements, by kind of machine, so that a record can state them."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -113,7 +113,7 @@ def make_plan(device: torch.device, quick: bool = False, name: str = "sample", r
         return Case(recipe, recipe_settings(recipe, name, method).replace(**options))
 
     def method_case(method: str) -> Case:
-        """A method's recipe at the paper's batch size. The learning rate does not change the time."""
+        """Return a method's recipe at the paper's batch size. The learning rate does not change the time."""
         changes: dict[str, dict[str, Any]] = {
             "simclr": {"optimizer": "sgd", "lr": 0.03},  # LARS is for large batches
             "isif": {"bn_group_size": 0},  # the plain method that the others are compared with

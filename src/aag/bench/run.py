@@ -29,7 +29,7 @@ from aag.bench import (
 )
 from aag.bench.plan import Plan, make_plan
 from aag.bench.tables import tables
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, unknown_name
 from aag.files import explain_write_errors, write_json
 from aag.training.runtime import find_device
 
@@ -50,7 +50,7 @@ def bench(
     only = [name for words in only for name in words.split(",")]
     for name in only:
         if name not in SECTIONS:
-            raise unknown("section", name, SECTIONS)
+            raise unknown_name("section", name, SECTIONS)
     plan = make_plan(find_device(device), quick, data, Path(data_root) if data_root else None)
     plan.image_set(1)  # reports unknown data at once
     record: dict[str, Any] = {"kind": "benchmark", "format": FORMAT, "date": datetime.now(UTC).strftime("%Y-%m-%d")}
@@ -111,7 +111,7 @@ def show(console: Console, record: dict[str, Any]) -> None:
     lines = [
         f"{record['gpu'] or record['cpu_model']}, CPU threads {record['threads']}, torch {record['torch']}; "
         f"medians of {record['repeats']}; {record['seconds']:.0f} s{note}",
-        machine.warning(record["others_cpu"]),
+        machine.load_warning(record["others_cpu"]),
     ]
     for line in filter(None, lines):
         console.print(line, highlight=False, soft_wrap=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aag import nets
 from aag.bench.plan import Plan
-from aag.bench.timing import measure, once, timed_row
+from aag.bench.timing import measure, time_once, timed_row
 from aag.serving.components import connect_similar
 from aag.serving.embedder import Embedder
 from aag.serving.options import DUPLICATE_COSINE
@@ -85,7 +85,7 @@ def _dedupe(plan: Plan) -> dict[str, Any]:
     noise = torch.randn(len(rows[::COPIES]), WIDTH, device=plan.device)
     rows[::COPIES] = F.normalize(rows[1::COPIES] + 0.005 * noise, dim=1)
     connect_similar(rows[:1000], DUPLICATE_COSINE)  # sets up the device
-    seconds = once(lambda: connect_similar(rows, DUPLICATE_COSINE), plan.device)
+    seconds = time_once(lambda: connect_similar(rows, DUPLICATE_COSINE), plan.device)
     size = f"{plan.dedupe_rows:,} × {WIDTH}"
     return {
         "name": "dedupe",

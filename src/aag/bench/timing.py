@@ -36,10 +36,10 @@ def timed_row(name: str, size: str, timing: Timing, count: int, unit: str, **mor
 
 def measure(work: Callable[[], object], *, repeats: int, warm_up: int = 1, device: torch.device = CPU) -> Timing:
     """Time calls until the device is done, not until its queue is filled."""
-    return interleaved([work], repeats=repeats, warm_up=warm_up, device=device)[0]
+    return measure_interleaved([work], repeats=repeats, warm_up=warm_up, device=device)[0]
 
 
-def interleaved(
+def measure_interleaved(
     works: Sequence[Callable[[], object]], *, repeats: int, warm_up: int = 1, device: torch.device = CPU
 ) -> list[Timing]:
     """Time several functions in turns, so that a slow phase of the machine affects all and differences stay valid."""
@@ -48,20 +48,20 @@ def interleaved(
     seconds: list[list[float]] = [[] for _ in works]
     for _ in range(repeats):
         for work, times in zip(works, seconds, strict=True):
-            times.append(once(work, device))
+            times.append(time_once(work, device))
     return [Timing(tuple(times)) for times in seconds]
 
 
-def once(work: Callable[[], object], device: torch.device = CPU) -> float:
+def time_once(work: Callable[[], object], device: torch.device = CPU) -> float:
     """Return the seconds of one call."""
-    wait(device)
+    synchronise(device)
     started = time.perf_counter()
     work()
-    wait(device)
+    synchronise(device)
     return time.perf_counter() - started
 
 
-def wait(device: torch.device) -> None:
+def synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

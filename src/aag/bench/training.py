@@ -14,7 +14,7 @@ from torch import Tensor
 from aag.bench.ceiling import count_flop, measure_rates
 from aag.bench.plan import Case, Plan
 from aag.bench.startup import compile_cache
-from aag.bench.timing import interleaved, measure, once, peak_memory, reset_memory
+from aag.bench.timing import measure, measure_interleaved, peak_memory, reset_memory, time_once
 from aag.rng import permutation
 from aag.training import Trainer, build_encoder
 from aag.training.schedule import learning_rate
@@ -54,7 +54,7 @@ class TimedTraining:
         self.trainer.prepare()
         self.views = len(self.trainer.batches.augmentations)
         self.compile_cache = None if self.trainer.runtime.is_plain else _describe_compile_cache()
-        self.warm_up_seconds = once(self.trainer.warm_up, self.device)
+        self.warm_up_seconds = time_once(self.trainer.warm_up, self.device)
         steps = self.trainer.steps_per_epoch
         self.lr = learning_rate(self.trainer.settings, steps, steps)
         self.history = torch.zeros(steps, len(self.trainer.step.names), device=self.device)
@@ -72,7 +72,7 @@ class TimedTraining:
     def end_to_end(self, seconds: float, *, repeats: int, warm_up: int) -> dict[str, Any]:
         """Time passes of about this duration: whole chunks, at most an epoch."""
         per_chunk = self.trainer.batches.per_chunk
-        chunks = max(1, round(seconds / once(lambda: self.train(per_chunk), self.device)))
+        chunks = max(1, round(seconds / time_once(lambda: self.train(per_chunk), self.device)))
         steps = min(self.trainer.steps_per_epoch, chunks * per_chunk)
         timing = measure(lambda: self.train(steps), repeats=repeats, warm_up=warm_up, device=self.device)
         return {
@@ -148,16 +148,16 @@ def _stages(plan: Plan, timed: TimedTraining) -> dict[str, float]:
     def milliseconds(*works: Callable[[], object]) -> list[float]:
         """Return the time of one call of each."""
         many = [partial(repeat, work) for work in works]
-        return [1000 * timing.median / calls for timing in interleaved(many, **repeats)]
+        return [1000 * timing.median / calls for timing in measure_interleaved(many, **repeats)]
 
     ordering, selecting, making = milliseconds(
         lambda: permutation(settings.seed, next(epoch), len(images), device),
         select,
         lambda: batches.make_chunk(0, next(chunk)),
     )
-    batch = batches.first(0)
+    batch = batches.first_batch(0)
     forward, backward, update = milliseconds(
-        *(trainer.step.replayable(batch, until) for until in ("forward", "backward", "update"))
+        *(trainer.step.partial_step(batch, until) for until in ("forward", "backward", "update"))
     )
     values = (
         ordering / trainer.steps_per_epoch + selecting / batches.per_chunk,

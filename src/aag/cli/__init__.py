@@ -1,7 +1,6 @@
 """The command line: one module per command, imported when it is needed. `aag --help` imports nothing heavy.
 
-Nor do the modules of commands whose options depend on nothing heavy: they import torch after parsing, so that help and
-wrong arguments take no time.
+Where possible, commands import torch after parsing their arguments, so that --help and error messages are fast.
 """
 
 import errno
@@ -11,39 +10,39 @@ import sys
 from importlib import import_module
 
 from aag import __version__
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, unknown_name
 from aag.signals import INTERRUPTED, RESUMABLE, Terminated, handle_stops, hold_stops, raise_stop
 
 COMMANDS = {  # by what a user wants to do
     "Train": {
         "train": "train an encoder on a folder of images, an .npz or a data set",
-        "sweep": "try several settings on held-out images, best first in a table",
-        "evaluate": "kNN and linear evaluation of a run, by the paper's protocols",
+        "sweep": "train with several settings and rank them on held-out images",
+        "evaluate": "evaluate a run by kNN and a linear layer, as the paper does",
     },
     "Use an encoder": {
-        "embed": "embeddings of images as .parquet, .npz or .csv",
-        "search": "the images nearest to a query: a table and a contact sheet",
-        "dedupe": "near-duplicates, and which to keep; deletes nothing",
-        "cluster": "groups of similar images, with examples",
-        "label": "labels for all images from a few, with confidence",
+        "embed": "embed images: write a .parquet, .npz or .csv",
+        "search": "find the images nearest to a query",
+        "dedupe": "find near-duplicates and suggest which to keep",
+        "cluster": "group similar images, with examples",
+        "label": "label all images from a few examples, with confidence",
         "export": "write an encoder for ONNX, TorchScript, timm, PyTorch, the Hub",
     },
-    "Look": {
-        "report": "one HTML page about a run: curves, map of its images, classes",
-        "explore": "a map of up to millions of images, in the browser",
-        "compare": "curves and numbers of several runs in one page and one table",
+    "Inspect": {
+        "report": "write an HTML page about a run: curves, image map, classes",
+        "explore": "show a map of up to millions of images in the browser",
+        "compare": "compare runs in a table and an HTML page",
         "runs": "list runs with their status",
     },
-    "Look up": {
+    "List": {
         "data": "list data sets; aag data fetch NAME downloads one",
         "methods": "list the methods, with their settings and references",
         "recipes": "list the recipes (named settings), with what to expect of each",
         "completion": "print a script that completes commands in bash, zsh or fish",
     },
     "Reproduce": {
-        "reproduce": "the paper's tables and figures: what is done; runs the rest",
-        "race": "how fast encoders reach 90 % kNN: the leaderboard; runs entries",
-        "bench": "speed and memory here, compared with a DataLoader pipeline",
+        "reproduce": "list the paper's tables and figures, and run what is missing",
+        "race": "show who trains fastest to 90 % kNN, or run an entry",
+        "bench": "measure speed and memory on this machine",
     },
 }
 LOST_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a full disk, or a terminal that is gone
@@ -119,7 +118,7 @@ def _run(arguments: list[str]) -> int:
         print(f"aag {__version__}")
         return 0
     if arguments[0] not in command_names():
-        raise unknown("command", arguments[0], command_names())
+        raise unknown_name("command", arguments[0], command_names())
     with handle_stops(raise_stop):
         with hold_stops():
             command = import_module(f"aag.cli.{arguments[0]}")
@@ -127,7 +126,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _discard_output() -> None:
-    """Drop what is not printed yet: the interpreter would try it again at its end."""
+    """Redirect stdout to the null device: the interpreter would flush unprinted text again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -20,12 +20,12 @@ class Bench:
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     quick: bool = False
-    """Tiny sizes, in seconds: tests that the benchmark runs, measures nothing."""
+    """Run tiny sizes in seconds, to test the benchmark itself; the numbers mean nothing."""
     save: str | None = None
-    """File of the record, or none. Default: results/bench/DEVICE-DATE.json; with --quick none."""
+    """File to write the record to. none: no file. Default: results/bench/DEVICE-DATE.json; with --quick, none."""
     only: tuple[str, ...] = ()
     """Sections to measure: training, pipeline, photographs, decoding, methods, augmentation, evaluation, startup.
-    Others in the file are kept. Default: all."""
+    The other sections of the file are kept. Default: all."""
     data: str = "sample"
     """Source of the images, as in aag train. They are repeated to 50,000 (to 3,000 on a CPU) where there are fewer."""
     data_root: Path | None = None

@@ -17,7 +17,7 @@ PAGE_ONLY = ("seconds", "status", "alignment", "uniformity")
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare runs: a table of the settings that differ and the numbers, and one HTML page with the curves."""
+    """Compare runs: print the settings that differ and the numbers, and write an HTML page with the curves."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN ...")]
     """Run folders, two or more."""

@@ -1,4 +1,4 @@
-"""aag completion: scripts made from the declarations of the options. They are static, so completing takes no time."""
+"""aag completion: static scripts, generated from the declared options, so that completing does not start Python."""
 
 import re
 import shlex
@@ -27,7 +27,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Word:
-    """What may follow a command: the values of an option, or of its first argument."""
+    """The values that complete an option, or a command's first argument."""
 
     values: tuple[str, ...] = ()  # names; none: files
     takes_value: bool = True

@@ -11,7 +11,7 @@ from aag.cli.output import make_console, print_rows
 from aag.cli.parsing import parse
 from aag.data.datasets import DATASETS, data_root, fetch_command, list_datasets
 from aag.data.image_cache import clear_stores, list_stores, store_root
-from aag.errors import unknown
+from aag.errors import unknown_name
 from aag.text import readable_bytes
 
 HELP = """\
@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> int:
     if arguments == ["clear"]:
         return _clear()
     if arguments not in ([], ["--json"]):
-        raise unknown("word after aag data", arguments[0], ["fetch", "clear", "--json"])
+        raise unknown_name("word after aag data", arguments[0], ["fetch", "clear", "--json"])
     if arguments:
         rows = [
             {"set": name, "train": entry.train, "test": entry.test, "classes": len(entry.classes),
@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> int:
         return 0
     table = Table()
     for column in ("set", "images", "classes", "what", "where"):
-        table.add_column(column, overflow="fold")  # a path that is cut off helps nobody
+        table.add_column(column, overflow="fold")  # fold, because a truncated path is useless
     for name, path in list_datasets().items():
         entry = DATASETS[name]
         where = str(path or f"not here: {fetch_command(entry)}")

@@ -27,7 +27,7 @@ class Dedupe:
     images: Annotated[str, tyro.conf.arg(metavar="IMAGES")]
     """Folder, .npz, known data set, or embeddings file of aag embed."""
     threshold: float = DUPLICATE_COSINE
-    """Least cosine of two duplicates. A lower value finds more, and more false ones."""
+    """Minimum cosine of two duplicates. A lower value finds more duplicates, and more false matches."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("duplicates.csv")
     """CSV to write (-o): group, keep, path, cosine, identical, width, height, bytes."""
     sheet: str = "duplicates.png"

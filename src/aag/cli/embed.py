@@ -16,7 +16,7 @@ from aag.text import pluralize
 
 @dataclass(frozen=True)
 class Embed:
-    """Embed images with a trained encoder: one row per image in a .parquet, .npz or .csv. Resumes."""
+    """Embed images with a trained encoder: one row per image in a .parquet, .npz or .csv. The same command resumes."""
 
     model: Annotated[Path, tyro.conf.arg(metavar="MODEL")]
     """Run folder or .safetensors file."""
@@ -33,9 +33,9 @@ class Embed:
     shard: str = ""
     """NUMBER/COUNT, such as 3/8: embed only that part of the sorted files, to OUT-3-of-8.parquet."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """Precision of the network. bf16 needs a GPU, is faster and less precise."""
+    """Precision of the network. bf16 needs a GPU; it is faster and less precise."""
     decode: Literal["cpu", "gpu"] = "cpu"
-    """gpu: decode JPEGs by nvJPEG. Pixels and embeddings differ slightly from the CPU's."""
+    """gpu: decode JPEGs with nvJPEG. Pixels and embeddings differ slightly from the CPU's."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     data_root: Path | None = None

@@ -17,18 +17,18 @@ from aag.signals import hold_stops
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Weighted kNN and linear evaluation of a run by the paper's protocols; saved in the run folder."""
+    """Evaluate a run by weighted kNN and a linear layer, with the paper's protocols; save the results in its folder."""
 
     run: Path
     """The run folder."""
     data: str | None = None
     """Labelled data to evaluate on. Default: the data of the run."""
     holdout: float | None = None
-    """Fraction of the labelled training images of --data to test on, instead of its test split or if it has none."""
+    """Fraction of the labelled training images of --data to test on, in place of its test split if there is one."""
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
     k: int = 200
-    """Neighbours of the kNN."""
+    """Number of neighbours that vote."""
     temperature: float = 0.1
     """Temperature of the kNN's votes."""
     linear: bool = True
@@ -38,11 +38,11 @@ class Evaluate:
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     precision: Precision = "auto"
-    """Precision of the network. auto: bf16 on a GPU that has it, else fp32."""
+    """Precision of the network. auto: bf16 on a GPU that supports it, else fp32."""
     record: Path | None = None
-    """Folder for a record of the finished run: settings, curves, numbers and provenance in one JSON file."""
+    """Folder to write the record of a finished run to: settings, curves, numbers and provenance in one JSON file."""
     tsne: bool = False
-    """Also save a t-SNE projection of the test images' embeddings, next to the record."""
+    """Also save a t-SNE projection of the test images' embeddings, next to the record (needs --record)."""
     json: bool = False
     """Print the results as JSON; messages go to standard error."""
 
@@ -58,10 +58,10 @@ def run(arguments: list[str]) -> int:
     settings = found.settings()
     other = options.holdout or options.data not in (None, settings["data"]["source"])
     if options.record and (other or not options.linear):
-        raise AAGError("--record takes the whole evaluation on the run's own data: leave out --data and --no-linear")
+        raise AAGError("--record needs all results on the run's own data: leave out --data, --holdout and --no-linear")
     usual = ("k", "temperature", "linear_epochs")
     if options.record and any(getattr(options, name) != getattr(Evaluate, name) for name in usual):
-        raise AAGError("--record takes the protocol that all records share: leave out --k and the like")
+        raise AAGError("--record needs the standard protocol: leave out --k, --temperature and --linear-epochs")
     if options.tsne and not options.record:
         raise AAGError("--tsne is saved next to the record: give --record FOLDER, too")
 

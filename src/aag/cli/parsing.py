@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import tyro
 
 from aag.data.datasets import DATASETS
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, unknown_name
 from aag.settings import describe_type, option
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ def _own_docs(kind: Any) -> dict[str, str]:
     return docs
 
 
-def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list[Any]:
+def tyro_fields(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list[Any]:
     """Return the fields of a settings class as (name, annotation for tyro, default); required ones without default."""
     docs, hints = field_docs(kind), get_type_hints(kind, include_extras=True)
     found: list[Any] = []
@@ -74,7 +74,7 @@ def options_of(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list
 
 def parse(kind: type[T], command: str, arguments: Sequence[str]) -> T:
     """Parse the arguments of a command into its dataclass. A mistake raises an AAGError of one line."""
-    options = make_dataclass(kind.__name__, options_of(kind, kind), frozen=True)
+    options = make_dataclass(kind.__name__, tyro_fields(kind, kind), frozen=True)
     return kind(**vars(parse_sections(options, command, arguments, inspect.getdoc(kind) or "")))
 
 
@@ -85,7 +85,7 @@ def parse_sections(kind: type[T], command: str, arguments: Sequence[str], about:
     for word in arguments:
         name = word.partition("=")[0].replace("_", "-")
         if name.startswith("--") and name != "--help" and name not in known:
-            raise unknown("option", name, known, f"aag {command} --help lists them")
+            raise unknown_name("option", name, known, f"aag {command} --help lists them")
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs)
     errors = io.StringIO()
     try:
@@ -97,7 +97,7 @@ def parse_sections(kind: type[T], command: str, arguments: Sequence[str], about:
         raise
 
 
-def options_in(arguments: Sequence[str]) -> frozenset[str]:
+def given_options(arguments: Sequence[str]) -> frozenset[str]:
     """Return the names of the options that a command line gives, as Python spells them."""
     names = (_unalias(word).partition("=")[0] for word in arguments if word.startswith("--"))
     return frozenset(name.removeprefix("--").removeprefix("no-").replace("-", "_") for name in names)

@@ -21,7 +21,7 @@ class Report(Settings):
     out: Path | None = None
     """File to write. Default: report.html in the run folder."""
     points: Annotated[int, Range(at_least=10, at_most=50_000)] = MAP_IMAGES
-    """Images on the map, at most; a slow machine takes fewer."""
+    """Maximum number of images on the map; a slow machine shows fewer."""
     method: str | None = None
     """FILE.py:CLASS, for a run with a method of your own. The file's code is run only if you give this."""
     data_root: Path | None = None

@@ -17,7 +17,7 @@ class Runs:
     """List runs with their status: running, complete, stopped, not started or damaged."""
 
     folders: tuple[Path, ...] = (Path("runs"),)
-    """Folders to look in, with all below them."""
+    """Folders to search, with their subfolders."""
     json: bool = False
     """Print JSON, for programs."""
 

@@ -34,7 +34,7 @@ class FaultTolerantStream:
             self.has_failed = True
             discard(self.stream)
             with contextlib.suppress(OSError, ValueError):  # standard error may be the same file
-                print(f"warning: cannot print ({first_line(error)}); going on without output", file=sys.stderr)
+                print(f"warning: cannot print ({first_line(error)}); continuing without output", file=sys.stderr)
 
 
 def discard(stream: TextIO) -> None:

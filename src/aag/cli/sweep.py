@@ -27,12 +27,12 @@ from aag.training.progress import Progress, stop_on_signals
 
 @dataclass(frozen=True)
 class Sweep(SweepOptions):
-    """Train with several settings, and rank them on held-out training images; test images are never used.
+    """Train with several settings, and rank them on held-out training images. Test images are never used.
 
     aag sweep --data cifar10 --recipe paper --epochs 30 --grid lr=0.03,0.06 temperature=0.1,0.2
 
-    Takes every option of aag train as well, for all runs. --holdout is 0.1 by default, if there are labels. The same
-    command resumes; with more values it reuses what is done. Writes a run folder per run, sweep.json and sweep.md."""
+    Every option of aag train works here, too, for all runs. --holdout is 0.1 by default, if there are labels. The same
+    command resumes, and with more values it reuses finished runs. Writes sweep.json, sweep.md and the run folders."""
 
     out: Path | None = None
     """Folder of the sweep. Default: sweeps/ and a name made from data, recipe, what is swept and the shared
@@ -116,7 +116,7 @@ def _make_candidate(values: Values, shared: list[list[str]]) -> Candidate:
     _, method = choose_recipe(recipe, data, values.get("method") or peek(words, "--method"))
     types = _option_types(method)
     for name, value in values.items():
-        words += _type_value(name, str(value), types.get(option(name)))
+        words += _spell_value(name, str(value), types.get(option(name)))
     request = parse_train(words)
     parsed = request.settings.options()
     typed = {name: parsed.get(name, value) for name, value in values.items()}
@@ -128,8 +128,8 @@ def _option_types(method: str) -> dict[str, Any]:
     return describe_options(method)
 
 
-def _type_value(name: str, value: str, kind: Any) -> list[str]:
-    """Return an option as one types it: a flag for true and false, several words for a list."""
+def _spell_value(name: str, value: str, kind: Any) -> list[str]:
+    """Return the command-line words of an option: a flag for true and false, several words for a list."""
     inner = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     kinds = get_args(inner)
     if inner is bool:

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import tyro
 
 from aag.cli.output import Printer, decoding_progress, make_console
-from aag.cli.parsing import option_types, options_in, options_of, parse_sections, tidy_source
+from aag.cli.parsing import given_options, option_types, parse_sections, tidy_source, tyro_fields
 from aag.data.datasets import DATASETS
 from aag.distributed import ReportedByMainError, read_launch
-from aag.errors import AAGError, first_line, unknown
+from aag.errors import AAGError, first_line, unknown_name
 from aag.methods import load_method, methods
 from aag.nets import NetworkSettings
 from aag.settings import TrainSettings, option
@@ -28,7 +28,7 @@ from aag.training import (
     recipes,
     train_run,
 )
-from aag.training.defaults import is_folder
+from aag.training.defaults import has_image_files
 from aag.training.progress import Progress, stop_on_signals
 
 REPORT = Annotated[bool, tyro.conf.arg(help="Write report.html into the run folder at the end; see aag report.")]
@@ -82,7 +82,7 @@ def run(arguments: list[str]) -> int:
 
 
 def parse_train(arguments: list[str]) -> Request:
-    """Read data, recipe and method first: they decide which other options there are, and their defaults."""
+    """Parse a command line. Data, recipe and method come first: they decide the other options and their defaults."""
     data = tidy_source(peek(arguments, "--data") or DataSettings.source)
     wanted = peek(arguments, "--recipe") or "auto"
     recipe, method = choose_recipe(wanted, data, peek(arguments, "--method"))
@@ -106,9 +106,9 @@ def parse_train(arguments: list[str]) -> Request:
         _collect(TrainSettings, parsed.training),
     )
     # For a folder without a recipe, training chooses; else the name of the recipe says it all.
-    chosen = wanted if is_folder(data) else recipe
+    chosen = wanted if has_image_files(data) else recipe
     return Request(
-        settings, chosen, options_in(arguments), _collect(Execution, parsed.execution), parsed.execution.report
+        settings, chosen, given_options(arguments), _collect(Execution, parsed.execution), parsed.execution.report
     )
 
 
@@ -136,11 +136,11 @@ def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
     ]
     first = [(name, Annotated[str, tyro.conf.arg(help=about)], default) for name, about, default in text]
     sections = {  # each with its title in the help
-        "run": ("images and method", first + options_of(DataSettings, base.data, leave_out=["source"])),
-        "method_options": (f"method {base.method}", options_of(type(base.method_settings), base.method_settings)),
-        "network": ("network", options_of(NetworkSettings, base.encoder)),
-        "training": ("training", options_of(TrainSettings, base.train)),
-        "execution": ("execution", [*options_of(Execution, execution), ("report", REPORT, True)]),
+        "run": ("images and method", first + tyro_fields(DataSettings, base.data, leave_out=["source"])),
+        "method_options": (f"method {base.method}", tyro_fields(type(base.method_settings), base.method_settings)),
+        "network": ("network", tyro_fields(NetworkSettings, base.encoder)),
+        "training": ("training", tyro_fields(TrainSettings, base.train)),
+        "execution": ("execution", [*tyro_fields(Execution, execution), ("report", REPORT, True)]),
     }
     found: list[Any] = []
     for name, (title, options) in sections.items():
@@ -160,7 +160,7 @@ def _collect(kind: type, parsed: Any) -> Any:
 
 
 def split_options(arguments: Sequence[str], kind: type, repeatable: str = "") -> tuple[list[str], list[list[str]]]:
-    """Return the words of a command's own options, and those of `aag train`, which it also takes, one list per option.
+    """Split arguments into the words of a command's own options and those of `aag train`, one list per option.
 
     The values of a `repeatable` option are joined.
     """
@@ -181,7 +181,7 @@ def split_options(arguments: Sequence[str], kind: type, repeatable: str = "") ->
             own.append(word)
         elif word.startswith("--"):
             if get_close_matches(name, names, cutoff=0.8) and name not in describe_options("aag"):
-                raise unknown("option", name, names, "--help lists them")
+                raise unknown_name("option", name, names, "--help lists them")
             target = [word]
             others.append(target)
         else:

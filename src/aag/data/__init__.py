@@ -3,14 +3,14 @@
     train, test = aag.data.load_pair("cifar10")          # test is None if the source has none
     photos = aag.data.load("~/Pictures", image_size=64)  # photos.skipped lists the files that could not be read
 
-Every source becomes an `ImageSet`: uint8 images [N, C, H, W], with or without labels. What needs torch or NumPy
-is imported on first use.
+Every source becomes an `ImageSet`: uint8 images [N, C, H, W], with or without labels. Modules that need torch or NumPy
+are imported on first use.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aag.data.datasets import DATASETS, Dataset, data_root, list_datasets, normalisation
+from aag.lazy import lazy_names
 
 if TYPE_CHECKING:
     from aag.data.cache import fetch
@@ -23,16 +23,12 @@ __all__ = [
     "load_pair", "normalisation", "survey",
 ]  # fmt: skip
 
-_LAZY = {
+_NAMES = {
     "ImageSet": "imageset", "fetch": "cache", "Survey": "surveys", "survey": "surveys", "as_image_sets": "loading",
     "load": "loading", "load_pair": "loading",
 }  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f"aag.data.{_LAZY[name]}"), name)
-    raise AttributeError(f"module 'aag.data' has no attribute {name!r}")
+__getattr__ = lazy_names("aag.data", _NAMES)
 
 
 def __dir__() -> list[str]:

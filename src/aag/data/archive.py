@@ -39,13 +39,13 @@ def find_mismatch(path: Path, archive: Archive) -> str | None:
 
 
 def check_archive(path: Path, archive: Archive) -> None:
-    """Refuse a file that is not the published one."""
+    """Raise unless a file is the published one."""
     if mismatch := find_mismatch(path, archive):
         raise AAGError(f"{path} is damaged or truncated ({mismatch}); delete it and fetch again")
 
 
 def read_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
-    """Return the content of the named members of a .tar.gz. Refuse an archive with a path that leaves it."""
+    """Return the content of the named members of a .tar.gz. Raise if a path points outside the archive."""
     found: dict[str, bytes] = {}
     try:
         # Not tarfile's own decompression: only the gzip module reports a truncated file.
@@ -77,7 +77,7 @@ def read_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
 
 
 class _LimitedStream(io.RawIOBase):
-    """The unpacked bytes of an archive, up to a limit: headers of a tar, too, may say any length."""
+    """The unpacked bytes of an archive, up to a limit: a tar header may claim any length."""
 
     def __init__(self, stream: gzip.GzipFile, path: Path) -> None:
         self._stream, self._path, self._rest = stream, path, MAX_BYTES

@@ -29,7 +29,7 @@ class SplitArrays:
 
 
 def check_options(image_size: int | None, limit: int | None = None) -> None:
-    """Refuse an image size or a limit that is out of range."""
+    """Raise if an image size or a limit is out of range."""
     if image_size is not None and not (type(image_size) is int and 1 <= image_size <= MAX_IMAGE_SIZE):
         raise AAGError(f"image_size is {describe(image_size)}, expected 1 to {MAX_IMAGE_SIZE} pixels")
     if limit is not None and not (type(limit) is int and limit >= 1):
@@ -52,7 +52,7 @@ def select_indices(count: int, limit: int | None) -> np.ndarray:
     return np.sort(np.argsort(mixed, kind="stable")[:limit])
 
 
-def take(split: SplitArrays, limit: int | None) -> SplitArrays:
+def apply_limit(split: SplitArrays, limit: int | None) -> SplitArrays:
     """Return the images and labels that a limit keeps."""
     if limit is None or limit >= len(split.images):
         return split
@@ -65,8 +65,8 @@ def take(split: SplitArrays, limit: int | None) -> SplitArrays:
 def to_channels_last(images: np.ndarray) -> np.ndarray:
     """Return a view [N, H, W, C] of an array [N, H, W, C] or [N, C, H, W].
 
-    Where both layouts are possible, the choice is the one with 1 or 3 channels, then the one with square images, then
-    channels last.
+    If both layouts are possible, prefer the one with 1 or 3 channels, then the one with square images, then channels
+    last.
     """
     layouts = [images, images.transpose(0, 2, 3, 1)]
     likely = [layout for layout in layouts if layout.shape[3] in (1, 3)] or layouts
@@ -76,7 +76,7 @@ def to_channels_last(images: np.ndarray) -> np.ndarray:
 def make_square(images: np.ndarray, image_size: int | None, source: str) -> np.ndarray:
     """Crop images [N, H, W, C] to their centre square and resize it to `image_size`, as is done for a folder.
 
-    Without an `image_size`, square images are returned unchanged and others are refused: the networks and
+    Without an `image_size`, square images are returned unchanged and others raise an error: the networks and
     augmentations expect squares.
     """
     height, width, channels = images.shape[1:]

@@ -1,4 +1,4 @@
-"""Look into the messages of an Arrow file before Arrow reads them: does a compressed one expand to any size?
+"""Check the messages of an Arrow file before Arrow reads them: compressed ones could expand to any size.
 
 The columnar format (arrow.apache.org/docs/format/Columnar.html) puts a flatbuffer before the body of each message.
 """
@@ -13,7 +13,7 @@ DICTIONARY_BATCH, RECORD_BATCH = 2, 3  # types of a message's header
 
 
 def find_stream(file: IO[bytes]) -> int:
-    """Return where the stream of an Arrow file begins."""
+    """Return the position at which the stream of an Arrow file begins."""
     start = file.tell()
     return start + len(MAGIC) if file.read(len(MAGIC)) == MAGIC else start
 

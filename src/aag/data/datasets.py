@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, unknown_name
 
 SPLITS = ("train", "test", "unlabelled")
 
@@ -36,10 +36,10 @@ class Archive:
     file: str
     base_url: str
     md5: str
-    """What most authors publish. It detects damage, not malice."""
+    """The checksum that most authors publish. It detects damage, not manipulation."""
     sha256: str | None = None
     size: int | None = None
-    """In bytes. Nothing more is downloaded."""
+    """In bytes. A larger download is refused."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     For any other images, use `ImageSet.statistics()` of the training images.
     """
     if name not in DATASETS:
-        raise unknown("data set", name, DATASETS, hint="for other images use ImageSet.statistics()")
+        raise unknown_name("data set", name, DATASETS, hint="for other images use ImageSet.statistics()")
     return DATASETS[name].mean, DATASETS[name].std
 
 

@@ -99,7 +99,7 @@ def read_orientation(image: Image.Image) -> int:
 
 @contextmanager
 def _reserve_memory(image: Image.Image, whole: tuple[int, int], source: Path | bytes) -> Iterator[None]:
-    """Refuse an image that is too large, by its header; else hold the memory that decoding needs."""
+    """Reserve the memory that decoding needs. Raise if the header says that the image is too large."""
     width, height = image.size
     pixels = width * height
     # Pillow only warns up to twice its limit, but every core may hold such an image.
@@ -150,7 +150,7 @@ def _decode_jpeg(source: Path | bytes, decoder: Callable[[torch.Tensor, int, boo
 def ignore_warnings() -> Iterator[None]:
     """Ignore Pillow's warnings: a file that it warns about is either decoded or listed as skipped.
 
-    Filters belong to the whole process, so they are left alone in a thread beside the main one.
+    Warning filters are global, so only the main thread changes them.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -168,10 +168,7 @@ def read_size(source: Path | bytes) -> tuple[int, int]:
 
 @contextmanager
 def open_image(source: Path | bytes, formats: tuple[str, ...] | None = None) -> Iterator[Image.Image]:
-    """Open an image file, or its content, of these formats, by default any.
-
-    Raise errors until it is closed as UnreadableImageError.
-    """
+    """Open an image file, or its content, of these formats, by default any. Errors become UnreadableImageError."""
     try:
         if isinstance(source, bytes):
             length = len(source)
@@ -207,7 +204,7 @@ def _is_tiff(source: Path | bytes) -> bool:
 
 
 def _rgb_square(image: Image.Image) -> np.ndarray:
-    """Return the centre square as uint8 RGB [S, S, 3]. Only a part at a time is converted, which saves memory."""
+    """Return the centre square as uint8 RGB [S, S, 3]. It is converted strip by strip, to save memory."""
     top, left, side = centre_square(image.height, image.width)
     if image.mode == "RGB" and "transparency" not in image.info and image.width * image.height <= _STRIP_PIXELS:
         return np.array(image)[top : top + side, left : left + side]  # a crop would cost more than the pixels

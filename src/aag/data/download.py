@@ -1,7 +1,7 @@
-"""Download one file over HTTP(S): resume after errors, verify size and checksums, and only then move it to its place.
+"""Download one file over HTTP(S): resume after errors, verify size and checksums, and only then move it to its path.
 
-No more than the expected size is written. A redirect from https leads to https only. A connection that sends too little
-counts as broken.
+No more than the expected size is written. Redirects from https to http are refused. Connections that are too slow count
+as broken.
 """
 
 import http.client

@@ -1,7 +1,7 @@
 """Read images while they are decoded: `aag train --start-early`.
 
-A thread decodes the source into its store; see `aag.data.store`. What is read must not depend on how far the thread is.
-So the set has one image per listed file. Files that cannot be read have no row in the store; in their place, the first
+A thread decodes the source into its store; see `aag.data.store`. Results must not depend on the thread's progress, so
+the set has one image per listed file. Files that cannot be read have no row in the store; in their place, the first
 images are repeated at the end. Mean, deviation and fingerprint are those of the first block of images.
 """
 
@@ -47,10 +47,10 @@ def load_early(
     follow: bool = False,
     progress: Progress | None = None,
 ) -> ImageSet:
-    """Load the training images of files when the first block is decoded; the rest is decoded in a thread meanwhile.
+    """Return the training images as soon as the first block is decoded, while a thread decodes the rest.
 
-    `ImageSet.decoding` says which images may be read; close it at the end. `follow`: another process of this machine
-    has called this before. Other options are those of `aag.data.load`.
+    `ImageSet.decoding` says which images may be read; close it at the end. follow: another process of this machine has
+    called this before. Other options are those of `aag.data.load`.
     """
     check_options(image_size, None)
     encoded, listing = _find_images(source)
@@ -161,7 +161,7 @@ class Decoding:
         return self.rows >= rows
 
     def wait(self, rows: int, should_stop: Callable[[], bool] = lambda: False) -> bool:
-        """Wait for the first `rows` images. False: a stop was requested, or `failure` says why there will be none."""
+        """Wait for the first `rows` images. Return False if a stop was requested or decoding failed (see `failure`)."""
         while not self.is_ready(rows):
             if self.failure or should_stop():
                 return False
@@ -181,8 +181,8 @@ class Decoding:
         try:
             self._stored = open_images(self.source, size, root=root, background=self._background)
             if self._background.files:
-                told = f"; {pluralize(len(self.skipped), 'file')} cannot be read" if self.skipped else ""
-                _log.info("all %s images are decoded%s", f"{self.shape[0]:,}", told)
+                unread = f"; {pluralize(len(self.skipped), 'file')} cannot be read" if self.skipped else ""
+                _log.info("all %s images are decoded%s", f"{self.shape[0]:,}", unread)
         except AAGError as error:
             self.failure = error
         except BaseException as error:  # training must not wait for a thread that has ended
@@ -190,7 +190,7 @@ class Decoding:
             self.failure.__cause__ = error
 
     def _update(self) -> None:
-        """Find out which images are decoded."""
+        """Update `rows`, the number of decoded images, from the journal."""
         is_alive = self._thread is not None or is_locked(self._lock_file)  # before the journal is read
         if self.images is None and self._background.files:
             with suppress(OSError):  # the thread has renamed or deleted them, and is about to end

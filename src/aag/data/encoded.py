@@ -1,4 +1,4 @@
-"""Encoded images in a fixed order: what `store` decodes. A folder's files here; `shards` and `remote` have others."""
+"""Encoded images in a fixed order, for `store` to decode: files of a folder here, others in `shards` and `remote`."""
 
 import hashlib
 import os
@@ -54,7 +54,7 @@ class EncodedImages(Protocol):
 
     @property
     def rough_count(self) -> int:
-        """Estimated number of images: with many, worker processes are worth their start."""
+        """Estimated number of images, to decide whether to start worker processes."""
 
     def key(self) -> str:
         """Return a hash that changes with the content, without reading it."""
@@ -63,7 +63,7 @@ class EncodedImages(Protocol):
         """Yield all images after the first `done`, where a part ended at `position`. They will be decoded to `size`."""
 
     def load(self, part: Part) -> Part:
-        """Read what is slow to read. Called in parallel, in threads."""
+        """Return the part with the content of its items. Called in parallel, in threads."""
 
 
 class ImageFiles:

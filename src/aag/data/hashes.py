@@ -41,7 +41,7 @@ def hash_files(files: ImageFiles, root: str | Path | None = None) -> np.ndarray:
 
 
 def _hash_part(part: Part) -> list[int]:
-    """Hash the content of each item; 0 where there is none, for decoding gives the reason."""
+    """Return the hash of each item's content; 0 for unreadable items, whose reason decoding gives."""
     hashes = [0] * len(part.items)
     for place, item in enumerate(part.items):
         if isinstance(item, bytes):

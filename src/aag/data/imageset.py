@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 class ImageSet:
     """Images of one split: uint8 [N, C, H, W] with labels int64 [N] and their class names, or without labels.
 
-    Images of a folder are memory-mapped: what is written to them changes a private copy. The label −1 is that of an
-    image without one: it is trained on, and evaluation leaves it out.
+    Images of a folder are memory-mapped copy-on-write. Images with the label −1 have none: training uses them,
+    evaluation leaves them out.
 
-    C may be any number of channels; what is decoded from files has 3. Images are square (H = W), because the networks
-    and the augmentations expect squares. `skipped` has one line "path: reason" per file that could not be read.
-    `names` are the files' paths relative to their folder, one per image; empty where images do not come from files.
-    `decoding` says which images may be read already, where that happens while others are decoded. Then mean, deviation
-    and fingerprint come from the first block of images.
+    C may be any number of channels; images from files have 3. Images are square (H = W), because the networks and the
+    augmentations expect squares. `skipped` has one line "path: reason" per file that could not be read. `names` are the
+    files' paths relative to their folder, one per image; empty if images do not come from files. `decoding` (with
+    --start-early) says which images may be read while others are decoded. Then mean, deviation and fingerprint come
+    from the first block of images.
     """
 
     name: str
@@ -90,7 +90,7 @@ class ImageSet:
         return self.images.shape[2]
 
     def fingerprint(self) -> str:
-        """Return a short hash of the pixels and labels, which checkpoints cite."""
+        """Return a short hash of the pixels and labels, by which checkpoints identify them."""
         digest = hashlib.sha256(str(tuple(self.images.shape)).encode() + self._summary.digest)
         if self.labels is not None:
             digest.update(self.labels.cpu().numpy().data)
@@ -120,7 +120,7 @@ class ImageSet:
         return (self.labels >= 0).nonzero()[:, 0]
 
     def with_summary(self, summary: PixelSummary | None) -> "ImageSet":
-        """Return this set after noting what is known of its pixels, so that they need not be read for it."""
+        """Store a known summary of the pixels, so that it need not be computed, and return this set."""
         if summary is not None:
             self.__dict__["_summary"] = summary
         return self

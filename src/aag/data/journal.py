@@ -1,4 +1,4 @@
-"""The journal of a store: one JSON line per chunk of images that was written, and a last one when all are."""
+"""The journal of a store: one JSON line per chunk of images that was written, and a last line when it is complete."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ COMPLETE = b'{"complete": true}\n'
 
 @dataclass
 class State:
-    """The content of a journal. `names` and `labels` are of all images, also those that failed; see `Part`."""
+    """The content of a journal. `names` and `labels` include images that failed; see `Part`."""
 
     files: int = 0
     failures: dict[int, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""`load`, `load_pair` and `as_image_sets`: turn what a user gives into `ImageSet`s."""
+"""`load`, `load_pair` and `as_image_sets`: turn paths, names, arrays and tensors into `ImageSet`s."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from aag.data import npz
-from aag.data.arrays import SplitArrays, check_options, make_square, take, to_channels_last
+from aag.data.arrays import SplitArrays, apply_limit, check_options, make_square, to_channels_last
 from aag.data.cache import read_dataset
 from aag.data.datasets import DATASETS, SPLITS, data_root
 from aag.data.holdout import check_holdout, hold_out
@@ -19,7 +19,7 @@ from aag.data.hub import PREFIX as HUB_PREFIX
 from aag.data.imageset import ImageSet
 from aag.data.remote import is_url
 from aag.data.shard_files import find_shards, is_remote
-from aag.errors import AAGError, describe, unknown
+from aag.errors import AAGError, describe, unknown_name
 from aag.text import printable
 
 Split = Literal["train", "test", "unlabelled"]
@@ -42,7 +42,7 @@ class _Options:
         check_options(self.image_size, self.limit)
         check_holdout(self.holdout)
         if not isinstance(self.labels, str) or self.labels not in ("known", "none"):
-            raise unknown("labels", self.labels, ("known", "none"))
+            raise unknown_name("labels", self.labels, ("known", "none"))
         if self.holdout is not None and self.labels == "none":
             raise AAGError("--holdout is for evaluation with labels; leave it out, or leave out --labels none")
 
@@ -74,7 +74,7 @@ def load(
     A known name takes precedence over a folder of that name: for the folder write ./sample.
     """
     if not isinstance(split, str) or split not in SPLITS:
-        raise unknown("split", split, SPLITS)
+        raise unknown_name("split", split, SPLITS)
     options = _Options(root, image_size, limit, labels, holdout, progress)
     sets = _load_splits(source, (split,), options)
     if split not in sets:
@@ -108,9 +108,9 @@ def as_image_sets(
 ) -> tuple[ImageSet, ImageSet | None]:
     """Return the training and the test images of any source; test is None if there are none.
 
-    `images` is an `ImageSet`, a uint8 tensor [N, C, H, W], a uint8 array [N, H, W, C] or [N, C, H, W], a pair (train,
-    test) of those, or what `load_pair` takes. Channels of tensors and arrays are kept as they are. For labelled
-    tensors, make an `ImageSet`. The options are those of `load`.
+    images: an `ImageSet`, a uint8 tensor [N, C, H, W], a uint8 array [N, H, W, C] or [N, C, H, W], a pair (train, test)
+    of those, or a source of `load_pair`. Tensors and arrays keep their channels. For labelled tensors, make an
+    `ImageSet`. The options are those of `load`.
     """
     options = _Options(root, image_size, labels=labels, holdout=holdout)
     if isinstance(images, str | os.PathLike):
@@ -155,7 +155,7 @@ def _make_square(images: torch.Tensor, image_size: int | None, source: str) -> t
 
 
 def _check_pair(train: ImageSet, test: ImageSet | None, source: str) -> tuple[ImageSet, ImageSet | None]:
-    """Refuse a pair whose images differ in size or channels."""
+    """Return the pair; raise if its images differ in size or channels."""
     if test is not None and train.channels != test.channels:
         raise AAGError(f"{source}: train images have {train.channels} channels, test images have {test.channels}")
     if test is not None and train.image_size != test.image_size:
@@ -178,7 +178,7 @@ def _load_splits(source: str | Path, splits: Collection[str], options: _Options)
         name = printable(source_name(str(source))) or "images"
     out = {}
     for split, content in found.items():
-        content = take(content, options.limit)
+        content = apply_limit(content, options.limit)
         image_set = ImageSet(
             name=name,
             images=_channels_first(make_square(content.images, options.image_size, str(source))),
@@ -251,7 +251,7 @@ def _read_file(path: Path, source: str, splits: Collection[str]) -> dict[str, Sp
     if not source or not os.path.exists(path):
         if path.suffix or os.sep in source or "/" in source or source.startswith((".", "~")):
             raise AAGError(f"no such file or folder: {source}; {expected}")
-        raise unknown("data set", source, DATASETS, hint="and there is no file or folder of that name")
+        raise unknown_name("data set", source, DATASETS, hint="and there is no file or folder of that name")
     if path.suffix.lower() != ".npz":
         raise AAGError(f"{source} is neither a folder nor an .npz; {expected}")
     found = npz.read(path, splits)

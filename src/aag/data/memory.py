@@ -1,4 +1,4 @@
-"""How much memory there is, and a budget for large pictures that all decoders of this process share."""
+"""The available memory, and a budget for large pictures that all decoders of this process share."""
 
 import os
 import re

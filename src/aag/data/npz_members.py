@@ -1,4 +1,4 @@
-"""Read the arrays of an .npz with their sizes checked first: a small file can claim, or expand to, any size.
+"""Read the arrays of an .npz after checking their sizes: a small file can claim, or expand to, any size.
 
 `numpy.load` allocates what a header says. Here the header must agree with the archive's directory, and arrays must fit
 into memory, before anything is allocated. Pickled objects are refused.

@@ -1,6 +1,6 @@
 """Read files of object stores and web servers through fsspec: s3://, gs://, https:// and others.
 
-Everything is read by this process, in threads: the processes that decode have no credentials. Errors that may pass are
+This process reads all files, in threads, because the worker processes have no credentials. Temporary errors are
 retried.
 """
 
@@ -171,7 +171,7 @@ def open_remote(url: str, size: int) -> IO[bytes]:
 
 
 class _BlockReader(io.RawIOBase):
-    """A file of which the next blocks are read ahead."""
+    """A file whose next blocks are read ahead."""
 
     def __init__(self, url: str, size: int) -> None:
         self.url, self.size, self._at = url, size, 0

@@ -89,7 +89,7 @@ class Shards:
             return None  # reading it gives the reason
 
     def with_count(self) -> "Shards":
-        """Return the same with a `count`, by reading the headers of tar archives. Remote ones would be read whole."""
+        """Return the shards with a `count`, from the headers of tar archives. Remote archives are not counted."""
         if self.count is not None or self.keep or any(is_url(shard.path) for shard in self.shards):
             return self
         _log.info("counting the images of %s", printable(self.location))

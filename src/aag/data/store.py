@@ -49,8 +49,8 @@ _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 names it
 class StoredImages:
     """Decoded images uint8 [N, 3, S, S], the reason for each file that cannot be read, and a summary of the pixels.
 
-    `names` and `labels` are of all files, also those that failed, where reading the source told them. `file` holds the
-    images; None: they are in memory.
+    `names` and `labels` include files that failed; they are empty unless they come from the source itself. `file` holds
+    the images; None: they are in memory.
     """
 
     images: np.ndarray
@@ -63,10 +63,10 @@ class StoredImages:
 
 @dataclass
 class Background:
-    """What a thread that decodes and the threads that read meanwhile tell each other.
+    """State that a decoding thread shares with the threads that read meanwhile.
 
-    `stop` asks for an end after the current chunk. `files` are the pixels and the journal, once they may be read: the
-    journal only grows from then on, and the file of pixels has its full size.
+    `stop` ends decoding after the current chunk. `files` are the pixels and the journal, once they may be read. From
+    then on the journal only grows, and the file of pixels has its full size.
     """
 
     stop: Event = field(default_factory=Event)

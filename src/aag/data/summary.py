@@ -1,4 +1,4 @@
-"""Sums and hashes of pixels: statistics and fingerprints come from them without another pass over the images."""
+"""Sums and hashes of pixels, from which statistics and fingerprints need no further pass over the images."""
 
 import hashlib
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Decode in worker processes: with small files, threads would mostly wait for Python's lock.
+"""Decode in worker processes: with small files, threads would mostly wait for the GIL.
 
 A server process imports what decoding needs and forks a worker for each connection. Workers start in milliseconds and
 share memory. They copy no state of this process, so scripts need no `if __name__ == "__main__"`. If a damaged file

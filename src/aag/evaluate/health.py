@@ -1,6 +1,6 @@
 """Label-free health of an encoder: effective rank, alignment, uniformity and agreement of two views.
 
-All are functions of unit embeddings. None needs labels, and none influences training.
+All are functions of L2-normalised embeddings. They never influence training.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,7 @@ SEED = 0  # the same images and views in every run on the same images
 class Health:
     """Label-free measures of an encoder, from two views of the same images."""
 
-    rank: float  # RankMe: 1 (all images look alike) to `dimensions`
+    rank: float  # RankMe: 1 (all embeddings are parallel) to `dimensions`
     dimensions: int
     alignment: float  # mean squared distance of two views of an image: 0 (equal) to 4
     uniformity: float  # 0 (all embeddings equal) down to about -4 (spread over the sphere)
@@ -85,7 +85,7 @@ def view_agreement(first: Tensor, second: Tensor, k: int = 1) -> float:
     return float((at_least.sum(dim=1) <= k).double().mean())
 
 
-def subset(count: int) -> Tensor:
+def subset_indices(count: int) -> Tensor:
     """Return sorted indices int64 of the images to measure: all up to 256, else a quarter, at most 2,048.
 
     The choice is a hash of the index: the same in every run and on every device. A multiple of 64 keeps the shapes
@@ -106,7 +106,7 @@ def health(
 
     `encode` returns unit embeddings [n, D] of views [n, 3, H, W]. Views are made on `device` (default: the images').
     """
-    index = subset(len(images))
+    index = subset_indices(len(images))
     target = images.device if device is None else torch.device(device)
     size = max(16, CHUNK_PIXELS // (images.shape[2] * images.shape[3]))
     parts: tuple[list[Tensor], list[Tensor]] = ([], [])

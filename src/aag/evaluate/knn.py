@@ -1,4 +1,4 @@
-"""Weighted k-nearest-neighbour classification, as in this line of papers: k = 200, cosine, votes exp(cos / 0.1)."""
+"""Weighted k-nearest-neighbour classification, as since Wu et al. (2018): k = 200, cosine, votes exp(cos / 0.1)."""
 
 from collections.abc import Iterator
 from math import sqrt
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from aag.errors import AAGError
 from aag.settings import Range, check_value
-from aag.vectors import check_floats, unit
+from aag.vectors import check_floats, unit_rows
 
-MIN_TEMPERATURE = 1e-6  # float32 cannot tell closer cosines apart
+MIN_TEMPERATURE = 1e-6  # about the resolution of cosines in float32
 # Size of a chunk of similarities; on a CPU it should still be in the cache when it is read again.
 CHUNK_BYTES, CPU_CHUNK_BYTES = 256 << 20, 24 << 20
 
 
-WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+INTEGER_DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class KnnPrediction(NamedTuple):
@@ -66,9 +66,9 @@ def knn_predict(
 ) -> KnnPrediction:
     """Classify each test row by the votes exp(cos / temperature) of its k nearest training rows.
 
-    Features are normalised here. Where k exceeds the training set, all of it votes. Runs on the training features'
-    device, in float32. `classes`: the scores have columns 0 … classes − 1, instead of the labels that occur.
-    `leave_one_out`: the test rows are the training rows, and no row votes for itself.
+    Features are L2-normalised here. If k exceeds the training set, all rows vote. Runs on the training features'
+    device, in float32. With `classes`, the scores have columns 0 … classes − 1; by default, one per label that occurs.
+    With `leave_one_out`, the test rows are the training rows, and no row votes for itself.
     """
     train_features, train_labels = check_labelled("training", train_features, train_labels)
     test_features = check_features("test", test_features)
@@ -82,8 +82,8 @@ def knn_predict(
     device = train_features.device
     columns, column_of = _columns(train_labels, classes)
 
-    train = unit(train_features)
-    test = unit(test_features.to(device))
+    train = unit_rows(train_features)
+    test = unit_rows(test_features.to(device))
     scores = torch.empty(len(test), len(columns), device=device)
     if leave_one_out and (len(train) < 2 or len(test) != len(train)):
         raise AAGError(f"leave-one-out needs the same two or more rows twice, got {len(train)} and {len(test)}")
@@ -146,7 +146,8 @@ def _columns(labels: Tensor, classes: int | None) -> tuple[Tensor, Tensor]:
 def check_labelled(name: str, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return float32 features [N, D] and int64 labels [N] on one device, N ≥ 1, or raise."""
     features = check_features(name, features)
-    if not isinstance(labels, Tensor) or labels.dtype not in WHOLE or labels.layout != torch.strided or labels.is_meta:
+    is_integer = isinstance(labels, Tensor) and labels.dtype in INTEGER_DTYPES
+    if not is_integer or labels.layout != torch.strided or labels.is_meta:
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise AAGError(f"the {name} labels must be a tensor of whole numbers, got {kind}")
     if labels.shape != features.shape[:1]:

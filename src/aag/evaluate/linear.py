@@ -120,7 +120,7 @@ def linear_probe(
 
 
 def adam_schedule(steps: int, lr: float) -> Tensor:
-    """Return [steps, 2]: all that Adam's update needs of the step number, so that a graph can replay it.
+    """Return step sizes s and epsilons e of Adam, [steps, 2]: with these in a tensor, a graph can replay a step.
 
     With lr_t on a cosine from lr to 0 and bias corrections c₁ = 1 − β₁ᵗ, c₂ = 1 − β₂ᵗ, the textbook update
     w −= lr_t · (m / c₁) / (√(v / c₂) + ε) is w −= s · m / (√v + e) with s = lr_t √c₂ / c₁ and e = ε √c₂.
@@ -134,14 +134,14 @@ def adam_schedule(steps: int, lr: float) -> Tensor:
 
 
 @contextmanager
-def _one_thread(wanted: bool) -> Iterator[None]:
-    """Use one CPU thread inside, if `wanted`.
+def _limit_threads(to_one: bool) -> Iterator[None]:
+    """Use one CPU thread in the block, if `to_one`.
 
     Threads that synchronise after every tiny operation gain nothing on an idle machine, and wait for each other on a
-    busy one: 50 epochs of 50,000 × 512 took 3.6 s on two idle cores, 139 s on two busy ones, and there 7 s with one
+    busy one. 50 epochs of 50,000 × 512 took 3.6 s on two idle cores, 139 s on two busy ones, and 7 s there with one
     thread.
     """
-    if not wanted:
+    if not to_one:
         yield
         return
     threads = torch.get_num_threads()
@@ -197,7 +197,7 @@ class _SoftmaxRegression:
     def run_epoch(self) -> None:
         """Run one epoch over the training set in `self.order`, with the rates in `self.schedule`."""
         small = self.features.device.type == "cpu" and self.batch_size * self.weight.numel() < SMALL_STEP
-        with _one_thread(small):
+        with _limit_threads(small):
             for step, rows in enumerate(self.order.split(self.batch_size)):
                 self._step(rows, *self.schedule[step].unbind())
 

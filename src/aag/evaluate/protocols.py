@@ -1,4 +1,4 @@
-"""The paper's two evaluations of an encoder, each number with its protocol."""
+"""The paper's evaluations of an encoder, kNN and linear; each accuracy comes with its protocol."""
 
 from typing import Any
 
@@ -24,11 +24,10 @@ def evaluate_encoder(
     seed: int = 0,
     dtype: torch.dtype | None = None,
 ) -> list[dict[str, Any]]:
-    """Weighted kNN on the embedding and on the features, and linear evaluation on the features; in percent.
+    """Return the accuracies in percent of kNN on the embedding and the features, and of a linear layer on the features.
 
     Features are extracted once, in eval mode and without augmentation, and kept on the encoder's device. Images
-    without a label are left out. Several processes share the images and the kNN; each trains
-    the linear layer itself.
+    without a label are left out. Several processes share the images and the kNN; each trains the linear layer itself.
     """
     if train_set.labels is None or (test_set is not None and test_set.labels is None):
         raise AAGError(

@@ -1,4 +1,4 @@
-"""t-SNE: embeddings on a plane, to look at. Distances between far points mean little; no number comes from it."""
+"""t-SNE projections of embeddings, for plots only: distances between far points mean little."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def project(
 ) -> dict[str, Any]:
     """Project the first `images` embeddings to two dimensions by cosine distance; return them with labels, for JSON.
 
-    Not a random sample: plots of two runs then show the same images.
+    The first images, not a random sample, so that plots of two runs show the same images.
     """
     if embeddings.ndim != 2 or labels.ndim != 1 or len(embeddings) != len(labels):
         raise AAGError(

@@ -1,8 +1,8 @@
-"""Triton kernels for what training computes between the library's convolutions, and when they are used.
+"""Triton kernels for the parts of training other than convolutions, and functions that decide when they run.
 
-Each has a plain PyTorch counterpart, which is its reference in the tests and runs wherever kernels cannot: for norm,
-stem, pool and flip in `aag.nets`, for contrast in `aag.losses`, for steps in the optimizers, for rng in `aag.rng`. The
-augmentations' kernels are in `aag.augment.kernels`. Triton itself is imported with the first kernel.
+Each kernel has a plain PyTorch counterpart: its reference in the tests, which runs wherever kernels cannot. Those of
+norm, stem, pool and flip are in `aag.nets`, of contrast in `aag.losses`, of steps in the optimizers, of rng in
+`aag.rng`. Kernels of augmentations are in `aag.augment.kernels`. Triton is imported with the first kernel.
 """
 
 import os
@@ -23,7 +23,7 @@ _dry_run_launches: dict[Any, Callable[[], Any]] | None = None  # shared by all t
 
 
 def enabled(tensor: Tensor) -> bool:
-    """Whether kernels can take this tensor: on a GPU with Triton, or on a CPU in Triton's interpreter."""
+    """Return whether kernels can take this tensor: on a GPU with Triton, or on a CPU in Triton's interpreter."""
     if torch.compiler.is_compiling() or not _allowed.get():
         return False
     if not tensor.is_cuda:
@@ -73,7 +73,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any)
 
 @contextmanager
 def dry_run() -> Iterator[None]:
-    """Launch nothing inside, and compile on exit all that would have been launched, on all cores.
+    """Launch no kernels in the block; on exit, compile all kernels that were called, on all cores.
 
     Compiling the kernels of a training step one by one, at their first use, takes four times as long.
     """
@@ -100,7 +100,7 @@ def channel_block(channels: int) -> int:
 
 
 def in_dry_run() -> bool:
-    """Whether kernels are not launched now, so that results are garbage."""
+    """Return whether kernels are compiled but not launched now, so that results are meaningless."""
     return _dry_run_launches is not None
 
 

@@ -1,4 +1,4 @@
-"""Algorithm 1's loss and its gradient in five launches: at small batches a loss costs launches, not arithmetic.
+"""Algorithm 1's loss and its gradient in five launches, because launches dominate the time at small batches.
 
 `aag.losses` is the reference. All cosines are one product S = E Eᵀ of the unit rows E of all views: x, y and any number
 of auxiliary views z. The terms of image i need only rows x_i, y_i and z_i of S, so one program per image computes its
@@ -19,7 +19,7 @@ MAX_ROWS = 3 * MAX_IMAGES  # of S, which takes 1.2 GB with G then
 
 @triton.jit
 def unit_rows(v, e, length, width, root, BLOCK: tl.constexpr):
-    """e ← v / |v| · root and length ← |v|, one row per program, in float32; scaled as in `aag.vectors.unit`."""
+    """e ← v / |v| · root and length ← |v|, one row per program, in float32; scaled as in `aag.vectors.unit_rows`."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     value = tl.load(v + row * width + at, mask=at < width, other=0.0).to(tl.float32)
@@ -85,7 +85,7 @@ def _share(row, negative, total, n):
 
 @triton.jit
 def image_terms(s, g, terms, n, weight, VIEWS: tl.constexpr, KEEP_POSITIVE: tl.constexpr, BLOCK: tl.constexpr):
-    """terms [n, 6] ← L_xy, L_zx, L_zy, the pull on xy's positive, that positive, the sum of its negatives; g ← ∂L/∂s.
+    """terms [n, 6] ← L_xy, L_zx, L_zy, the gradient on xy's positive, that positive, its negatives' sum; g ← ∂L/∂s.
 
     s, g: float32 [VIEWS · n, VIEWS · n]. L_zx and L_zy are sums over the auxiliary views, without their `weight`.
     KEEP_POSITIVE: NT-Xent, with the positive in every denominator.
@@ -111,17 +111,17 @@ def image_terms(s, g, terms, n, weight, VIEWS: tl.constexpr, KEEP_POSITIVE: tl.c
         _log_add(_log_sum(xx, negative), _log_sum(xy, negative)),
         _log_add(_log_sum(yx, negative), _log_sum(yy, negative)),
     )
-    pull = -1.0
+    on_positive = -1.0
     if KEEP_POSITIVE:
         negatives = core
         core = _log_add(negatives, positive)
-        pull = -tl.exp(negatives - core)  # the negatives' share; 1 − the positive's share would lose digits
+        on_positive = -tl.exp(negatives - core)  # the negatives' share; 1 − the positive's share would lose digits
     tl.store(gx, _share(xx, negative, core, n), mask=inside)
-    tl.store(gx + n, _share(xy, negative, core, n) + tl.where(own, pull / n, 0.0), mask=inside)
+    tl.store(gx + n, _share(xy, negative, core, n) + tl.where(own, on_positive / n, 0.0), mask=inside)
     tl.store(gy, _share(yx, negative, core, n), mask=inside)
     tl.store(gy + n, _share(yy, negative, core, n), mask=inside)
     tl.store(terms + i * 6, core - positive)
-    tl.store(terms + i * 6 + 3, pull)
+    tl.store(terms + i * 6 + 3, on_positive)
     tl.store(terms + i * 6 + 4, positive)
     tl.store(terms + i * 6 + 5, tl.sum(tl.where(negative, xy, 0.0), axis=0))
 
@@ -135,13 +135,13 @@ def image_terms(s, g, terms, n, weight, VIEWS: tl.constexpr, KEEP_POSITIVE: tl.c
             positive = tl.sum(tl.where(own, forth, 0.0), axis=0)
             log_forth = _log_sum(forth, negative)
             log_back = _log_sum(back, negative)
-            pull = -2.0
+            on_positive = -2.0
             if KEEP_POSITIVE:
                 negatives_forth, negatives_back = log_forth, log_back
                 log_forth = _log_add(negatives_forth, positive)
                 log_back = _log_add(negatives_back, positive)
-                pull = -tl.exp(negatives_forth - log_forth) - tl.exp(negatives_back - log_back)
-            on_forth = _share(forth, negative, log_forth, n) + tl.where(own, pull / n, 0.0)
+                on_positive = -tl.exp(negatives_forth - log_forth) - tl.exp(negatives_back - log_back)
+            on_forth = _share(forth, negative, log_forth, n) + tl.where(own, on_positive / n, 0.0)
             tl.store(g + z, weight * on_forth, mask=inside)
             tl.store(g + b, weight * _share(back, negative, log_back, n), mask=inside)
             total += log_forth + log_back - 2 * positive
@@ -159,14 +159,14 @@ def summarise(terms, out, n, temperature, weight, BLOCK: tl.constexpr):
     xy = tl.sum(tl.load(terms + row * 6, mask=inside, other=0.0), axis=0) / n
     zx = tl.sum(tl.load(terms + row * 6 + 1, mask=inside, other=0.0), axis=0) / n
     zy = tl.sum(tl.load(terms + row * 6 + 2, mask=inside, other=0.0), axis=0) / n
-    pull = tl.sum(tl.load(terms + row * 6 + 3, mask=inside, other=0.0), axis=0) / n
+    on_positive = tl.sum(tl.load(terms + row * 6 + 3, mask=inside, other=0.0), axis=0) / n
     positive = tl.sum(tl.load(terms + row * 6 + 4, mask=inside, other=0.0), axis=0) / n
     negative = tl.sum(tl.load(terms + row * 6 + 5, mask=inside, other=0.0), axis=0) / n
     tl.store(out, xy + weight * (zx + zy))
     tl.store(out + 1, positive * temperature)
     tl.store(out + 2, negative * temperature / (n - 1))
-    tl.store(out + 3, pull)
-    tl.store(out + 4, -pull / (4 * (n - 1)))
+    tl.store(out + 3, on_positive)
+    tl.store(out + 4, -on_positive / (4 * (n - 1)))
     tl.store(out + 5, xy)
     tl.store(out + 6, zx)
     tl.store(out + 7, zy)
@@ -214,7 +214,7 @@ class _Loss(torch.autograd.Function):
 
 
 def supports(embeddings: Tensor) -> bool:
-    """Whether the kernels can contrast embeddings [views, n, d]: neither too many, too wide nor too precise."""
+    """Return whether the kernels can contrast embeddings [views, n, d]: neither too many, too wide nor too precise."""
     if embeddings.ndim != 3 or embeddings.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return False
     views, n, width = embeddings.shape

@@ -1,4 +1,4 @@
-"""Flip and transpose a convolution's weights: those of the convolution that computes its input gradient."""
+"""Flip and transpose a convolution's weights, for the convolution that computes its input gradient."""
 
 import triton
 import triton.language as tl

@@ -9,8 +9,8 @@ Between two convolutions a network is bound by memory, so the cost is how often 
 
 Rows are all pixels of all images, channels last. A few programs share the rows of a reduction and store their sums in
 `partial` [programs, 2, C]. Each program of the next pass adds these up, in the same order, before its own rows.
-Reductions go from the last row to the first: the cache still holds the end of x, and the next pass starts where they
-end, at the beginning of x.
+Reductions go from the last row to the first, because the cache still holds the end of x. They end at the beginning of
+x, where the next pass starts.
 
 GROUPED: ghost batch norm, as in `aag.nets.layers.GhostBatchNorm`. The grid's third dimension is the group, `rows` are
 those of one group, and `partial` and `moments` have one entry per group: [groups, programs, 2, C], [groups, 4, C].

@@ -1,7 +1,7 @@
 """AAG and its rivals, one file each: settings, recipes, augmentations, loss and state.
 
-A new file in this package that defines a `Method` with a `name` is found by itself; so is a class in a user's own file
-by `load_method("my_method.py:MyMethod")`.
+A `Method` with a `name` in any file of this package is registered automatically. `load_method("my_method.py:MyMethod")`
+loads a class from a user's own file.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from aag.errors import AAGError, describe, unknown
+from aag.errors import AAGError, describe, unknown_name
 from aag.methods.base import (
     BasicPreset,
     Embeddings,
@@ -47,8 +47,8 @@ def methods() -> dict[str, type[Method]]:
 def load_method(name: str, *, run_file: bool = True) -> type[Method]:
     """Return the method of this name, or the class of `path/to/file.py:Class`.
 
-    run_file: False refuses a file that this process has not imported yet. A name that was read from a run folder may
-    point to anybody's code.
+    run_file: if False, raise for a file that this process has not imported yet. Use it for names that were read from a
+    run folder, which may point to untrusted code.
     """
     if not isinstance(name, str) or "\0" in name:
         raise AAGError(f"a method is a name or FILE.py:CLASS, not {describe(name)}")
@@ -57,7 +57,7 @@ def load_method(name: str, *, run_file: bool = True) -> type[Method]:
     path, colon, kind = name.rpartition(":")
     if not colon:
         if name not in methods():
-            raise unknown("method", name, methods(), "or FILE.py:CLASS for a method of your own")
+            raise unknown_name("method", name, methods(), "or FILE.py:CLASS for a method of your own")
         return methods()[name]
     file = Path(os.path.expanduser(path))  # pathlib raises for an unknown user, and for long names
     if not run_file and not _is_loaded(file):
@@ -74,7 +74,7 @@ def load_method(name: str, *, run_file: bool = True) -> type[Method]:
 
 
 def register_method(kind: type[Method]) -> str:
-    """Make a class known by its name in this process, and return that name."""
+    """Register a method class by its name in this process, and return the name."""
     if not (inspect.isclass(kind) and issubclass(kind, Method)):
         raise AAGError(f"a method is a name, FILE.py:CLASS, or a subclass of Method, not {kind!r:.60}")
     if methods().get(kind.name) is not kind:

@@ -23,7 +23,7 @@ from aag.data.datasets import Dataset
 from aag.distributed import scale_gradient, world_size
 from aag.errors import AAGError
 from aag.large_batch import algorithm_1, contrast, is_large
-from aag.losses import check, components_from_similarities, similarities
+from aag.losses import check_embeddings, components_from_similarities, similarities
 from aag.methods.base import Embeddings, Method, MethodSettings, MultiViewSettings, Recipe, StepOutput
 from aag.settings import AddedLater, Range, Temperature, option
 
@@ -36,7 +36,7 @@ LOG_NAMES = (
 @dataclass(frozen=True)
 class AAGSettings(MultiViewSettings):
     loss: Literal["gnt-xent", "nt-xent"] = "gnt-xent"
-    """nt-xent keeps the positive in every denominator."""
+    """gnt-xent leaves the positive out of every denominator; nt-xent keeps it."""
     temperature: Temperature = 0.1
     """τ: cosine similarities are divided by it."""
     auxiliary: Literal["autoaugment", "randaugment", "basic", "none"] = "autoaugment"
@@ -57,10 +57,11 @@ class AAGSettings(MultiViewSettings):
     auxiliary_min_crop: Annotated[float, Range(above=0, at_most=1), AddedLater] = 0.2
     """Smallest crop of an auxiliary view, as a fraction of the image's area (--auxiliary-crop resized)."""
     auxiliary_max_crop: Annotated[float, Range(above=0, at_most=1), AddedLater] = 1.0
-    """Largest crop of an auxiliary view. Small ones learn to find the whole in a part, as multi-crop does."""
+    """Largest crop of an auxiliary view, as a fraction of the image's area. Small crops are local views, as in
+    multi-crop."""
     one_way: Annotated[bool, AddedLater] = False
-    """Pull auxiliary views towards the basic ones, but not the other way round: strong distortions then move no
-    target (directional self-supervised learning)."""
+    """Pull auxiliary views towards the basic ones, but not the reverse, so that strong distortions do not change the
+    targets (directional self-supervised learning)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +79,7 @@ class AAGSettings(MultiViewSettings):
             )
 
     def _refuse_changes(self, cause: str, *names: str) -> None:
-        """Raise if one of these options is not at its default: the option `cause` makes it meaningless."""
+        """Raise if one of these options is not at its default, although the option `cause` makes it useless."""
         for name in names:
             if (default := getattr(AAGSettings, name)) != getattr(self, name):
                 chosen = f"{option(cause)} {getattr(self, cause)}"
@@ -143,7 +144,7 @@ class AAG(Method):
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         settings = self.settings
         assert isinstance(embeddings, Tensor)
-        check(embeddings.unbind(), settings.temperature)
+        check_embeddings(embeddings.unbind(), settings.temperature)
         if kernels.enabled(embeddings):
             from aag.kernels.contrast import contrast as fused_contrast
             from aag.kernels.contrast import supports
@@ -170,7 +171,9 @@ class AAG(Method):
         xy = s.xy.detach() * settings.temperature
         positive = xy.diagonal().mean()
         negative = (xy.sum() - positive * n) / (n * (n - 1))
-        return StepOutput(total, (positive, negative, *self._gradients(core.pull.mean(), n), *self._log_parts(parts)))
+        return StepOutput(
+            total, (positive, negative, *self._gradients(core.positive_gradient.mean(), n), *self._log_parts(parts))
+        )
 
     def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         if is_large(len(index) * world_size(), self.auxiliary_views):
@@ -179,7 +182,7 @@ class AAG(Method):
         return super().distributed_loss(embeddings, index)
 
     def large_batch_loss(self, embeddings: Tensor, processes: ProcessGroup | None = None) -> StepOutput:
-        """Compute `loss` with memory linear in n. With `processes`, embeddings [V, n, d] are the own share."""
+        """Return `loss`, with memory linear in n. With `processes`, embeddings [V, n, d] are this process's share."""
         found = contrast(
             embeddings.unbind(),
             algorithm_1(self.auxiliary_views, self.settings.auxiliary_weight),
@@ -188,13 +191,13 @@ class AAG(Method):
             one_way=self.settings.one_way,
             group=processes,
         )
-        gradients = self._gradients(found.pull, found.images)
+        gradients = self._gradients(found.positive_gradient, found.images)
         return StepOutput(found.loss, (found.positive, found.negative, *gradients, *self._log_parts(found.parts)))
 
     @staticmethod
-    def _gradients(pull: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    def _gradients(on_positive: Tensor, n: int) -> tuple[Tensor, Tensor]:
         """Return the mean gradients on a positive and on each of its 4(n − 1) negatives."""
-        return pull, -pull / (4 * (n - 1))
+        return on_positive, -on_positive / (4 * (n - 1))
 
     @staticmethod
     def _log_parts(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -4,9 +4,9 @@ Dwibedi, Aytar, Tompson, Sermanet, Zisserman: "With a Little Help from My Friend
 
     aag train --data cifar10 --method aag-nn
 
-An augmentation changes an image only so far. Its nearest neighbour is another picture, most often of the same kind of
-thing: a positive that no augmentation can make. Early neighbours are wrong too often, so the term starts late. Here
-they come from a memory bank of all training images; NNCLR has a queue.
+A nearest neighbour is another image, most often of the same class: a positive that no augmentation can make. Early in
+training the neighbours are often wrong, so the term starts late. They come from a memory bank of all training images;
+NNCLR uses a queue.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from aag.large_batch import algorithm_1, contrast
-from aag.losses import unit
+from aag.losses import unit_rows
 from aag.methods.aag import AAG, AAGSettings
 from aag.methods.bank import Bank
 from aag.methods.base import Embeddings, Extract, Method, MethodContext, MethodSettings, Recipe, StepOutput
@@ -64,7 +64,7 @@ class NeighbourAAG(AAG):
         assert isinstance(embeddings, Tensor)
         plain = super().loss(embeddings, index)
         x, y = embeddings[:2]
-        own = unit(unit(x.detach()) + unit(y.detach()))
+        own = unit_rows(unit_rows(x.detach()) + unit_rows(y.detach()))
         found = contrast(
             [x, y, self.nearest(own, index).to(x.dtype)],
             algorithm_1()[1:],
@@ -77,7 +77,7 @@ class NeighbourAAG(AAG):
     distributed_loss = Method.distributed_loss
 
     def nearest(self, v: Tensor, index: Tensor) -> Tensor:
-        """Return the bank's row that is nearest to each v [n, d], other than the image's own: float32 [n, d]."""
+        """Return the bank's nearest row to each v [n, d], excluding the image's own row: float32 [n, d]."""
         cosines = v.to(self.bank.rows.dtype) @ self.bank.rows.T  # [n, N]
         return self.bank.rows[cosines.scatter_(1, index[:, None], -torch.inf).argmax(dim=1)]
 

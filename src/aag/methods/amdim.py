@@ -40,7 +40,7 @@ class Prediction(NamedTuple):
 
 
 def predict(source: Tensor, target: Tensor, *, clip: float = 20.0) -> Prediction:
-    """Tell the p positions of an image in `target` [n, p, R] from those of others, by one vector per image [n, R].
+    """Return the NCE loss of finding an image's p positions in `target` [n, p, R], from one vector per image [n, R].
 
     s = c tanh(r·r' / (√R c)) and NCE = −mean over i, l of log(e^s_i,il / (e^s_i,il + Σ_{j≠i,m} e^s_i,jm)).
     """
@@ -173,12 +173,12 @@ class AMDIM(Method):
         return StepOutput(nce.sum() + penalty, (*nce.detach().unbind(), penalty.detach()))
 
     def positions(self, index: Tensor) -> Tensor:
-        """Draw the one of 25 positions that each view of each image predicts from in this step, int64 [2, n]."""
+        """Draw which of the 25 positions each view of each image predicts from in this step, int64 [2, n]."""
         return (torch.stack([self.draws(index, view) for view in (0, 1)]) * 25).long()
 
     def draws(self, index: Tensor, stream: int) -> Tensor:
         """Draw a number in [0, 1) for each of these images in this step, float32 [n]."""
-        # The RNG uses 32 bits of the sum: enough to tell step and image apart for the length of any run.
+        # The RNG uses 32 bits of the sum: enough to distinguish step and image in a run of any length.
         return uniforms(keys(self.seed, NO_EPOCH, self.step * self.images + index, stream), 1)[:, 0]
 
     def after_step(self, encoder: Encoder, *carry: Tensor) -> None:
@@ -186,7 +186,7 @@ class AMDIM(Method):
 
 
 def _maps(encoder: Encoder, images: Tensor) -> list[Tensor]:
-    """[B, positions, R] at each scale: channels last, as convolutions leave them, so nothing is moved."""
+    """Return the maps r1, r5, r7, each [B, positions, R]. Channels are last already, so nothing is copied."""
     net = encoder.backbone
     assert isinstance(net, AMDIMNet)
     return [r.permute(0, 2, 3, 1).flatten(1, 2) for r in net.maps(encoder.normalise(images))]

@@ -1,4 +1,4 @@
-"""AND: instance discrimination in rounds; in each, more images have their nearest neighbour as a second positive.
+"""AND: instance discrimination in rounds; each round adds images whose nearest neighbour is a second positive.
 
 Huang, Dong, Gong, Zhu: "Unsupervised Deep Learning by Neighbourhood Discovery" (2019).
 
@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from aag.losses import unit
+from aag.losses import unit_rows
 from aag.methods.base import Embeddings, Extract, MethodContext, Recipe, StepOutput
 from aag.methods.instance import BankSettings, Instance
 
@@ -66,9 +66,9 @@ class AND(Instance):
         return torch.stack([index, self.neighbour[index]], dim=1), torch.stack([torch.ones_like(anchor), anchor], dim=1)
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
-        """−log(p_ii + p_ij) for an anchor i with its neighbour j, −log p_ii for the others."""
+        """Return the mean of −log(p_ii + p_ij) for an anchor i with its neighbour j, and −log p_ii for the others."""
         (x,) = embeddings
-        v = unit(x)
+        v = unit_rows(x)
         log_p = self.bank.match(v, *self.positives(index), temperature=self.settings.temperature).log_probability
         log = (log_p.detach().exp().mean(), self.anchor[index].to(log_p.dtype).mean())
         return StepOutput(-log_p.mean(), log, (index, v.detach()))

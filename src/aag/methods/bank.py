@@ -18,7 +18,7 @@ _CHUNK = 2**26  # similarities held at once: 256 MiB in float32
 
 
 class Match(NamedTuple):
-    """A batch of views compared with the bank."""
+    """The result of comparing a batch of views with the bank."""
 
     log_probability: Tensor  # [n]  log Σ_j p_ij over the positives j of view i
     entropy: Tensor  # [n]  −Σ_j q_ij log q_ij over all images but the view's own; zeros unless requested
@@ -47,8 +47,8 @@ class Bank(nn.Module):
     ) -> Match:
         """Compare unit v [n, d] with the whole bank.
 
-        positives [n, m]: indices of the images that view i may show; the first is its own. mask [n, m]: which of them
-        count; the first must. entropy: also return that of q, the softmax over all other images.
+        positives [n, m]: indices of the positives of view i; the first is its own image. mask [n, m]: which of them
+        count; the first must. entropy: also return the entropy of q, the softmax over all other images.
         """
         if mask is None:
             mask = torch.ones_like(positives, dtype=torch.bool)

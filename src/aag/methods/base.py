@@ -1,4 +1,4 @@
-"""What training asks of a method: its augmentations, its loss, and the state that it keeps."""
+"""The base class of methods: their settings, augmentations, loss and state."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ class MethodSettings(Settings):
                 raise AAGError(f"{option(name)} has no effect with {cause}; leave it out")
 
     def resolve(self, dataset: Dataset | None) -> Self:
-        """Replace automatic values by what they are on a data set; None stands for a user's own images."""
+        """Return the settings with `auto` replaced by the values for a data set; None: the user's own images."""
         return self
 
     def basic_augmentation(self) -> BasicAugment:
@@ -87,7 +87,7 @@ class Recipe:
 
 
 class MethodContext(NamedTuple):
-    """What a method is set up for."""
+    """The arguments of `Method.setup`."""
 
     encoder: Encoder  # to be trained; still on the CPU
     images: int  # number of training images
@@ -95,7 +95,7 @@ class MethodContext(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """The result of a batch."""
+    """The result of `Method.loss` for a batch."""
 
     loss: Tensor  # scalar, to be minimized
     log: tuple[Tensor, ...] = ()  # scalars, in the order of `Method.log_names`
@@ -105,10 +105,10 @@ class StepOutput(NamedTuple):
 class Method(nn.Module):
     """A self-supervised method: subclass it in one file, with its settings, its recipe and its reference.
 
-    Buffers and parameters of its own are its state: they live on the device and go into checkpoints. Change them in
-    place only, because a step may be replayed as a CUDA graph. For the same reason nothing inside a step may depend on
-    a tensor's value, and random numbers are counter-based (`aag.rng`). Parameters that require a gradient are trained
-    with the encoder's.
+    Its buffers and parameters are its state: they are moved to the device and saved in checkpoints. Change them in
+    place only, because a step may be replayed as a CUDA graph. For the same reason, no Python branch in a step may
+    depend on a tensor's value, and random numbers are counter-based (`aag.rng`). Parameters that require a gradient are
+    trained together with the encoder's.
     """
 
     name: ClassVar[str]
@@ -137,13 +137,13 @@ class Method(nn.Module):
         return (self.settings.basic_augmentation(),) * 2
 
     def setup(self, context: MethodContext) -> None:
-        """Make the state that depends on the encoder, the images or the training settings. Called once, on the CPU."""
+        """Create the state that depends on encoder, images or training settings. Called once, on the CPU."""
 
     def forward(self, encoder: Encoder, views: Tensor, index: Tensor) -> StepOutput:
         """Compute the loss of views uint8 [V, n, 3, H, W] of the images with these indices, int64 [n].
 
-        `embed` runs under autocast where training does; `loss` never does, and gets the network's own precision. With
-        several processes, `embed` gets this process's images, and `loss` and `after_step` those of all processes.
+        `embed` runs under autocast if training does. `loss` never does, and gets embeddings in the network's precision.
+        With several processes, `embed` gets this process's images; `loss` and `after_step` get those of all processes.
         """
         embeddings = self.embed(encoder, self.prepare_views(views, index))
         with torch.autocast(views.device.type, enabled=False):
@@ -152,7 +152,7 @@ class Method(nn.Module):
             return self.loss(embeddings, index)
 
     def prepare_views(self, views: Tensor, index: Tensor) -> Tensor:
-        """Change the views of an image together, such as by one flip; their augmentations are drawn apart."""
+        """Apply one change to all views of an image, such as a flip; `augmentations` draw each view separately."""
         return views
 
     def embed(self, encoder: Encoder, views: Tensor) -> Embeddings:
@@ -162,6 +162,7 @@ class Method(nn.Module):
         return torch.stack([encoder(view)[1] for view in views])
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
+        """Return the loss of what `embed` returned, for the images with these indices, int64 [n]."""
         raise NotImplementedError
 
     def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
@@ -178,13 +179,13 @@ class Method(nn.Module):
         return self.loss(whole, gather_batch(index, dim=0))
 
     def before_epoch(self, epoch: int, extract: Extract) -> None:
-        """Run before the first step of epoch 0, 1, …, outside of any graph.
+        """Prepare epoch 0, 1, …, before its first step and outside of any CUDA graph.
 
-        `extract()` returns features [N, F] and unit embeddings [N, d] of all training images, un-augmented.
+        `extract()` returns features [N, F] and L2-normalised embeddings [N, d] of all training images, not augmented.
         """
 
     def epoch_order(self, epoch: int) -> Tensor | None:
-        """Return the indices of the images that make up the epoch, int64 [N]. None: all of them, shuffled."""
+        """Return the indices of the images of an epoch in order, int64 [N]. None: all images, shuffled."""
         return None
 
     def reinitialized_parameters(self) -> tuple[Tensor, ...]:
@@ -192,17 +193,18 @@ class Method(nn.Module):
         return ()
 
     def momenta(self) -> Mapping[Tensor, float]:
-        """Return the momentum of each own parameter whose momentum is not the run's (SGD only)."""
+        """Return the momentum of each parameter of the method that does not use --momentum (SGD only)."""
         return {}
 
     def after_step(self, encoder: Encoder, *carry: Tensor) -> None:
         """Update the state after each batch, without gradients and inside the graph."""
 
     def describe_views(self) -> str:
+        """Return the views in words, for the lines that training prints at its start."""
         return pluralize(len(self.augmentations()), "basic view")
 
 
 def check_no_head(method: Method, encoder: Encoder) -> None:
-    """For methods that train the features: an untrained head would be evaluated."""
+    """Raise if the encoder has a head: a method that trains the features leaves it untrained, and it is evaluated."""
     if not isinstance(encoder.head, nn.Identity):
         raise AAGError(f"--method {method.name} trains no head; use --head none")

@@ -32,7 +32,7 @@ from aag.nets import Encoder
 from aag.rng import Stream, keys, permutation, uniforms
 from aag.settings import Momentum, Range
 
-MIN_IMAGES = 10  # images to a cluster on average; with fewer, k-means tells images apart and not kinds
+MIN_IMAGES = 10  # per cluster on average; with fewer, clusters are single images rather than classes
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class DeepClusterSettings(MethodSettings):
 
 
 class DeepCluster(Method):
-    """Clusters and classifies the features; with a head, its output, which is then what is evaluated."""
+    """Cluster and classify the features, or the head's output if there is a head: kNN evaluates the embedding."""
 
     name = "deepcluster"
     settings_type = DeepClusterSettings
@@ -101,7 +101,7 @@ class DeepCluster(Method):
 
     @torch.no_grad()
     def reset_classifier(self, epoch: int) -> None:
-        """Draw new weights: cluster 7 of this epoch is not cluster 7 of the last one."""
+        """Draw new weights, because clusters are numbered anew in each epoch."""
         clusters, features = self.classifier.weight.shape
         number = torch.arange(clusters, device=self.classifier.weight.device)
         u = uniforms(keys(self.seed, epoch, number, Stream.CLASSIFIER_INIT), features).double()

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from aag.augment import Augmentation
-from aag.losses import unit
+from aag.losses import unit_rows
 from aag.methods.bank import Bank
 from aag.methods.base import BasicPreset, Embeddings, Method, MethodContext, MethodSettings, Recipe, StepOutput
 from aag.nets import Encoder
@@ -26,24 +26,24 @@ from aag.settings import Momentum, Range, Temperature
 
 
 class NCE(NamedTuple):
-    """The two parts of the NCE loss, image by image."""
+    """The two terms of the NCE loss, per image."""
 
     positive: Tensor  # [n]  −log P(data | the image's own row)
     noise: Tensor  # [n]  −Σ_k log P(noise | the row of sample k)
 
 
 def nce(s: Tensor, log_z: Tensor, images: int) -> NCE:
-    """Own row against K noise rows: s [n, 1 + K] are cosines over τ, the own one first, among so many images.
+    """Return the NCE loss of each image's own row against K noise rows, of N = `images` rows in all.
 
-    With p = exp(s) / Z, a row comes from the data with probability p / (p + K/N), else it is noise: the odds are
-    exp(s) / (Z · K/N), so their logarithm under the logistic function says the same without overflow.
+    s [n, 1 + K] are cosines over τ, the own row first. With p = exp(s) / Z, a row comes from the data with probability
+    p / (p + K/N). This is the logistic function of the log-odds log(exp(s) / (Z · K/N)), which do not overflow.
     """
     log_odds = s - log_z - math.log((s.shape[1] - 1) / images)
     return NCE(-logsigmoid(log_odds[:, 0]), -logsigmoid(-log_odds[:, 1:]).sum(dim=1))
 
 
 def log_normaliser(s: Tensor, images: int) -> Tensor:
-    """log Z where Z = N · mean of exp(s) over a batch's samples."""
+    """Return log Z, where Z = N · mean of exp(s) over a batch's samples and N = `images`."""
     return s.flatten().logsumexp(dim=0) + math.log(images / s.numel())
 
 
@@ -95,14 +95,14 @@ class Instance(Method):
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         (x,) = embeddings
-        v = unit(x)
+        v = unit_rows(x)
         if self.negatives:
             return self._nce(v, index)
         log_p = self.bank.match(v, index[:, None], temperature=self.settings.temperature).log_probability
         return StepOutput(-log_p.mean(), (log_p.detach().exp().mean(),), (index, v.detach()))
 
     def _nce(self, v: Tensor, index: Tensor) -> StepOutput:
-        """NCE loss; logs the probability that an image is recognized as data."""
+        """Return the NCE loss, and log the mean probability that an image's own row is recognized as data."""
         rows = torch.cat([index[:, None], self.noise(index)], dim=1)  # [n, 1 + K]
         s = torch.bmm(self.bank.rows[rows], v[:, :, None]).squeeze(2) / self.settings.temperature
         log_z = torch.where(self.step == 0, log_normaliser(s.detach(), len(self.bank.rows)), self.log_z)

@@ -1,4 +1,4 @@
-"""ISIF: recognize a view as its image's other view, and as none of the rest of the batch.
+"""ISIF: classify each view as its image's other view, and as no other view of the batch.
 
 Ye, Zhang, Yuen, Chang: "Unsupervised Embedding Learning via Invariant and Spreading Instance Feature" (2019).
 
@@ -25,20 +25,20 @@ from aag.settings import Temperature
 class ISIFSettings(MultiViewSettings):
     basic: BasicPreset = "isif"
     loss: Literal["own", "nt-xent", "gnt-xent", "dcl", "dclw"] = "own"
-    """own: the authors'."""
+    """own: the loss of ISIF's authors."""
     temperature: Temperature = 0.1
     """τ: cosine similarities are divided by it."""
 
 
 class ISIF(SimCLR):
-    """Two views in one batch, as in SimCLR, which came later: only the loss, its τ and the colours differ."""
+    """SimCLR's two views in one batch, with another loss, temperature and colour jitter."""
 
     name = "isif"
     settings_type = ISIFSettings
     settings: ISIFSettings  # type: ignore[assignment]
     recipes = {
         "isif": Recipe(
-            about="ISIF: an image is told from the others of its batch by its other view",
+            about="ISIF: each view is classified as its image's other view, among all views of the batch",
             expect="CIFAR-10, ResNet-18: kNN 83.6 in the paper; 82.6 here with --bn-group-size 0 --decay-at 0.6 0.8",
             # As on its authors' four GPUs: 64 images of one view in each batch norm. Their code dropped the rate once.
             options={"schedule": "step", "decay_at": (0.6,), "bn_group_size": 64},

@@ -1,4 +1,4 @@
-"""MoCo: find the key of an image's other view, from a momentum encoder, among a queue of earlier keys.
+"""MoCo: match a view with its image's other view, encoded by a momentum encoder, against a queue of earlier keys.
 
 He, Fan, Wu, Xie, Girshick: "Momentum Contrast for Unsupervised Visual Representation Learning" (2020).
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from aag import rng
 from aag.distributed import gather_batch, rank
 from aag.errors import AAGError
-from aag.losses import queue_xent, unit
+from aag.losses import queue_xent, unit_rows
 from aag.methods.base import BasicPreset, Embeddings, Method, MethodContext, MethodSettings, Recipe, StepOutput
 from aag.nets import Encoder
 from aag.settings import Momentum, Range, Temperature
@@ -66,11 +66,11 @@ class MoCo(Method):
                 f"--queue {settings.queue} is not a multiple of the {keys_per_step} keys per step; "
                 f"use --queue {nearest} or another --batch-size"
             )
-        # Within the batch norm groups of its query, a key would be normalized with the same images: a giveaway.
+        # Shuffling BN: a key in the batch norm group of its query would share its statistics, which leaks the match.
         self.shuffle = encoder.spec.bn_group_size > 0
         self.seed = context.train.seed
         self.key = deepcopy(encoder).requires_grad_(False).train()
-        self.register_buffer("queue", random_units(self.seed, settings.queue, encoder.embedding_dim))
+        self.register_buffer("queue", random_unit_rows(self.seed, settings.queue, encoder.embedding_dim))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def embed(self, encoder: Encoder, views: Tensor) -> Embeddings:
@@ -81,12 +81,12 @@ class MoCo(Method):
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         query, key = (part.flatten(0, 1) for part in embeddings)
-        key = unit(key)
+        key = unit_rows(key)
         # With --symmetric, the sum over both directions, as in the authors' code: twice the mean over all rows.
         loss = self.queries * queue_xent(
             query, key, self.queue, temperature=self.settings.temperature, keep_positive=self.settings.loss == "nt-xent"
         )
-        query = unit(query.detach())
+        query = unit_rows(query.detach())
         positive, negative = (query * key).sum(dim=1).mean(), query.mean(dim=0) @ self.queue.mean(dim=0)
         return StepOutput(loss, (positive, negative), (key,))
 
@@ -106,22 +106,22 @@ class MoCo(Method):
         own = slice(rank() * images.shape[1], (rank() + 1) * images.shape[1])
         images = gather_batch(images, dim=1)
         views, n = images.shape[:2]
-        order = shuffled(self.seed, self.steps, views, n)
+        order = shuffled_order(self.seed, self.steps, views, n)
         key = self.key(images.flatten(0, 1)[order.view(views, n)[:, own].flatten()])[1]
         key = gather_batch(key.unflatten(0, (views, -1)), dim=1).flatten(0, 1)
         key = torch.empty_like(key).index_copy_(0, order, key)  # back in order
         return key.view(views, n, -1)[:, own].flatten(0, 1)
 
 
-def shuffled(seed: int, step: Tensor, views: int, n: int) -> Tensor:
+def shuffled_order(seed: int, step: Tensor, views: int, n: int) -> Tensor:
     """Return 0 … views · n − 1, shuffled within each view, in a different order for each step int64 []."""
     count = torch.arange(views * n, device=step.device)
     draws = rng.keys(seed, 0, step * (views * n) + count, rng.Stream.KEY_SHUFFLE).unflatten(0, (views, n))
     return (draws.argsort(dim=1, stable=True) + count[::n, None]).flatten()
 
 
-def random_units(seed: int, count: int, width: int) -> Tensor:
+def random_unit_rows(seed: int, count: int, width: int) -> Tensor:
     """Return random unit rows [count, width]: normal numbers by the Box–Muller method."""
     rng_keys = rng.keys(seed, 0, torch.arange(count), rng.Stream.QUEUE_INIT)
     u, v = rng.uniforms(rng_keys, 2 * width).double().chunk(2, dim=1)
-    return unit((-2 * torch.log1p(-u)).sqrt() * torch.cos(2 * pi * v)).float()
+    return unit_rows((-2 * torch.log1p(-u)).sqrt() * torch.cos(2 * pi * v)).float()

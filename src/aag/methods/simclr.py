@@ -1,4 +1,4 @@
-"""SimCLR: two basic views, each to be told from all other images of the batch by the other.
+"""SimCLR: each of two views must recognize the other among the views of all images of the batch.
 
 Chen, Kornblith, Norouzi, Hinton: "A Simple Framework for Contrastive Learning of Visual Representations" (2020).
 
@@ -74,7 +74,7 @@ class SimCLR(Method):
         return large_batch.is_large(images) and self.losses[self.settings.loss] in BLOCKWISE_LOSSES
 
     def large_batch_loss(self, embeddings: Embeddings, processes: ProcessGroup | None = None) -> StepOutput:
-        """Compute `loss` with memory linear in n. With `processes`, embeddings [2, n, d] are the own share."""
+        """Return `loss`, with memory linear in n. With `processes`, embeddings [2, n, d] are this process's share."""
         arguments = BLOCKWISE_LOSSES[self.losses[self.settings.loss]]
         found = large_batch.contrast([*embeddings], temperature=self.settings.temperature, group=processes, **arguments)
         return StepOutput(found.loss, (found.positive, found.negative))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from aag.augment import Augmentation
-from aag.losses import isif_from_similarities, unit
+from aag.losses import isif_from_similarities, unit_rows
 from aag.methods.and_ import AND
 from aag.methods.base import Embeddings, Extract, Method, MethodContext, Recipe, StepOutput
 from aag.methods.instance import BankSettings
@@ -75,7 +75,7 @@ class SuperAND(AND):
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         assert isinstance(embeddings, Tensor)
-        v = unit(embeddings.flatten(0, 1))  # [2n, d]
+        v = unit_rows(embeddings.flatten(0, 1))  # [2n, d]
         positives, mask = (part.repeat(2, 1) for part in self.positives(index))
         log_p, entropy = self.bank.match(v, positives, mask, temperature=self.settings.temperature, entropy=True)
         neighbours, mean_entropy = -log_p.mean(), entropy.mean()

@@ -44,10 +44,10 @@ class AlexNet(nn.Module):
 
 
 def alexnet(image_size: int = 32) -> AlexNet:
-    """ISL's version: two hidden layers of 1024; the second one gives the features."""
+    """Return ISL's AlexNet: two hidden layers of 1024 units, the second of which gives the features."""
     return AlexNet((64, 192, 384, 256, 256), (1024, 1024), image_size)
 
 
 def alexnet_ip(image_size: int = 32) -> AlexNet:
-    """InvariancePropagation's version: wider convolutions, no hidden layer; the features are the flattened map."""
+    """Return InvariancePropagation's AlexNet: wider convolutions, no hidden layer; features are the flattened map."""
     return AlexNet((96, 256, 384, 384, 256), (), image_size)

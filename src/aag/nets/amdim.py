@@ -90,7 +90,7 @@ class AMDIMNet(nn.Module):
 
 
 def _stage(inputs: int, outputs: int, depth: int, kernel: int, stride: int = 1) -> list[Residual]:
-    """One block over patches, then depth − 1 blocks over single positions."""
+    """Return one block over patches, then depth − 1 blocks over single positions."""
     return [Residual(inputs, outputs, kernel, stride), *(Residual(outputs, outputs) for _ in range(depth - 1))]
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from aag.errors import AAGError, first_line, unknown
+from aag.errors import AAGError, first_line, unknown_name
 from aag.nets.alexnet import alexnet, alexnet_ip
 from aag.nets.amdim import AMDIMNet
 from aag.nets.layers import eval_mode
@@ -85,10 +85,10 @@ def check_timm_name(name: str) -> str:
     model_name = name.removeprefix("timm/")
     if not timm.is_model(model_name):
         matches = get_close_matches(model_name, {*NETWORKS, *timm.list_models()}, cutoff=0.5)
-        raise unknown("network", name, matches or NETWORKS, "timm's models go by their timm names")
+        raise unknown_name("network", name, matches or NETWORKS, "timm's models go by their timm names")
     base, dot, _ = model_name.partition(".")
     if dot and model_name not in (tagged := timm.list_pretrained(f"{base}.*")):
-        raise unknown("pretrained weights", model_name, tagged or [base])
+        raise unknown_name("pretrained weights", model_name, tagged or [base])
     return model_name
 
 
@@ -107,7 +107,7 @@ def create_timm(name: str, spec: EncoderSpec, *, pretrained: bool = False) -> tu
 
 @torch.no_grad()
 def _feature_dim(module: nn.Module, spec: EncoderSpec, name: str) -> int:
-    """Number of features that one image gives, in eval mode.
+    """Return the number of features of one image, in eval mode.
 
     timm's `num_features` is not always right (some models keep a hidden layer after the pooling), and only a forward
     pass tells whether every stage survives this image size.

@@ -1,7 +1,7 @@
 """Convolutions for the fused layers: by the library, or as matrix products; forward and both gradients.
 
-`weight` is the layer's in low precision; call `refresh` after it changed. `forward` returns the result and, where they
-come for free, the sums for its batch norm, which sees each of `groups` equal parts of the images separately.
+`weight` is the weight in low precision; call `refresh` after it changed. `forward` returns the result and, if it
+computes them anyway, the sums for the batch norm, separately for each of `groups` equal parts of the images.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from aag.nets.kernel_context import KernelContext
 
 aten = torch.ops.aten
 
-FEW = (8192, 16, 1)  # elements per tile, warps, programs per processor: for reductions, as each program leaves sums
-MANY = (8192, 8, 2)
+# Elements per tile, warps, programs per processor. Reductions have fewer programs, because each writes partial sums.
+REDUCTION, ELEMENTWISE = (8192, 16, 1), (8192, 8, 2)
 
 
 def row_grid(
@@ -84,7 +84,7 @@ class StemConvolution:
     def forward(self, patches: Tensor, groups: int) -> tuple[Tensor, Tensor]:
         rows, channels = patches.numel() // PATCH // groups, len(self.flat)
         out = patches.new_empty(groups * rows, channels)
-        grid, sizes = row_grid(rows, channels, groups, MANY, self.context.processors)
+        grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE, self.context.processors)
         partial = out.new_empty(groups, grid[0], 2, channels, dtype=torch.float32)
         launch(
             stem_convolution, grid, patches, self.flat, out, partial, rows, channels,
@@ -99,7 +99,7 @@ class StemConvolution:
         """Return ∂weights, taken through the batch norm, or update the weights and return None."""
         (groups, parts), channels = partial.shape[:2], len(self.flat)
         rows = patches.numel() // PATCH // groups
-        grid, sizes = row_grid(rows, channels, groups, MANY, self.context.processors)
+        grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE, self.context.processors)
         shares = z.new_empty(groups * grid[0], channels, PATCH, dtype=torch.float32)
         launch(
             stem_gradient, grid, patches, grad, z, partial, moments, grad_norm[0], grad_norm[1], *update.tensors,

@@ -16,7 +16,7 @@ from aag.nets.sobel import sobel
 from aag.nets.spec import CUSTOM, EncoderSpec
 from aag.pixels import check_pixel_range
 from aag.settings import Range, Seed, check_value
-from aag.vectors import unit
+from aag.vectors import unit_rows
 
 
 class Encoder(nn.Module):
@@ -49,7 +49,7 @@ class Encoder(nn.Module):
     def normalise(self, images: Tensor) -> Tensor:
         """Return images with zero mean and unit deviation per channel (or the edges of these), channels last.
 
-        They have the buffers' dtype: autocast does not change these operations.
+        The result has the buffers' dtype, also under autocast.
         """
         x = images.to(self.mean.dtype)
         if images.dtype == torch.uint8:
@@ -86,8 +86,8 @@ class Encoder(nn.Module):
         images: [N, C, H, W] or one image [C, H, W], on any device; they are moved batch by batch. Images of the spec's
         `resize_size` are cropped to their centre.
         batch_size: by default, about a million pixels per batch.
-        dtype: for example torch.bfloat16, runs the network under autocast on a GPU. A CPU stays in float32: it gains
-        little, and where a virtual machine promises matrix instructions it lacks, bfloat16 kills the process.
+        dtype: for example torch.bfloat16, runs the network under autocast on a GPU. A CPU stays in float32: bfloat16
+        gains little there, and kills the process on virtual machines that lack instructions they report.
         any_size: also accept images of another size than the encoder was trained on.
         """
         images = self._check_images(images, any_size)
@@ -103,11 +103,11 @@ class Encoder(nn.Module):
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
                 features[rows], raw = self(check_pixel_range(images[rows].to(device)))
-                embeddings[rows] = unit(raw)
+                embeddings[rows] = unit_rows(raw)
         return features, embeddings
 
     def _check_images(self, images: Tensor, any_size: bool) -> Tensor:
-        """Return `images` as [N, C, H, W], or raise the one line that says what is wrong with them."""
+        """Return `images` as [N, C, H, W], or raise an AAGError."""
         channels, size = self.spec.channels, self.spec.image_size
         expected = f"expected a tensor [N, {channels}, H, W], uint8 or float in [0, 1]"
         if not isinstance(images, Tensor):
@@ -136,7 +136,7 @@ class Encoder(nn.Module):
 def build(spec: EncoderSpec, *, seed: int = 0, backbone: nn.Module | None = None) -> Encoder:
     """Build an encoder on the CPU with PyTorch's default initialisation, the same for a seed on any device.
 
-    The caller's random state stays as it was. A `backbone` of your own keeps its weights; only the head is drawn.
+    The caller's random state is unchanged. A `backbone` of your own keeps its weights; only the head is initialised.
     """
     if not isinstance(spec, EncoderSpec) or not isinstance(backbone, nn.Module | None):
         given = describe(backbone if isinstance(spec, EncoderSpec) else spec)

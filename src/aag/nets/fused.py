@@ -1,8 +1,8 @@
 """Train an encoder with kernels: each ConvNorm and Linear layer, with its surroundings, as one autograd function.
 
 Inside `with Fused(encoder, dtype, optimizer):` the encoder's layers run on kernels: activations in `dtype`; weights,
-statistics and the gradients of both in float32. The plain layers are the reference;
-encoders for which the kernels would compute something else are refused.
+statistics and the gradients of both in float32. The plain layers are the reference. `Fused` raises for encoders that
+the kernels would compute differently.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from aag.errors import KernelsUnsupportedError
 from aag.kernels import launch
 from aag.kernels import norm as kernels
 from aag.kernels.stem import PATCH, im2col
-from aag.nets.convolutions import FEW, MANY, StemConvolution, UpdateArguments, make_convolution, row_grid
+from aag.nets.convolutions import ELEMENTWISE, REDUCTION, StemConvolution, UpdateArguments, make_convolution, row_grid
 from aag.nets.encoder import Encoder
 from aag.nets.kernel_context import BackwardOptimizer, KernelContext
 from aag.nets.layers import ConvNorm, GhostBatchNorm2d, Linear, count_groups
@@ -208,7 +208,7 @@ class ConvNormLayer:
             tensors = [norm.weight, norm.bias, unused, unused, unused]
             return UpdateArguments(tensors, [0.0, 0.0], {"UPDATE": False, "RULE": ""})
         tensors = [norm.weight, norm.bias, optimizer.velocity[norm.weight], optimizer.velocity[norm.bias], optimizer.lr]
-        flags = {"UPDATE": self.fused.learning, "RULE": optimizer.fused_rule}
+        flags = {"UPDATE": self.fused.updates_weights, "RULE": optimizer.fused_rule}
         return UpdateArguments(tensors, [optimizer.momentum, optimizer.weight_decay_of(norm.weight)], flags)
 
 
@@ -239,7 +239,7 @@ class _ConvNorm(torch.autograd.Function):
             its_norm = projected.norm
             shortcut_arguments[1:] = [its_partial, its_norm.weight, its_norm.bias, its_moments, *_running(its_norm)]
             projected.unfinished = None
-        grid, sizes = row_grid(rows, channels, groups, MANY, layer.fused.processors)
+        grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE, layer.fused.processors)
         launch(
             kernels.normalise, grid, z, y, skip, z if bits is None else bits, partial,
             weight, bias, bias if conv_bias is None else conv_bias, moments, *_running(norm), *shortcut_arguments,
@@ -295,7 +295,7 @@ def _convolve(layer: ConvNormLayer, x: Tensor) -> tuple[Tensor, Tensor, Tensor, 
     pivot = partial is None
     if partial is None:
         rows = z.numel() // channels // groups
-        grid, sizes = row_grid(rows, channels, groups, FEW, layer.fused.processors)
+        grid, sizes = row_grid(rows, channels, groups, REDUCTION, layer.fused.processors)
         partial = z.new_empty(groups, grid[0], 2, channels, dtype=torch.float32)
         launch(kernels.statistics, grid, z, partial, rows, channels, **sizes)
     if layer.synchronised:
@@ -337,7 +337,7 @@ def _backward(
     rows = b * h * w // groups
     stores_masked = has_shortcut or skip_grad is not None
     masked = torch.empty_like(z) if stores_masked else grad
-    grid, sizes = row_grid(rows, channels, groups, FEW, fused.processors)
+    grid, sizes = row_grid(rows, channels, groups, REDUCTION, fused.processors)
     partial = z.new_empty(groups, grid[0], 2, channels, dtype=torch.float32)
     launch(
         kernels.backward_sums, grid, grad, grad if skip_grad is None else skip_grad, z, z if bits is None else bits,
@@ -356,7 +356,7 @@ def _backward(
     else:
         grad_z = torch.empty_like(z)
         parts = partial.shape[1]
-        grid, sizes = row_grid(rows, channels, groups, MANY, fused.processors)
+        grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE, fused.processors)
         launch(
             kernels.backward_inputs, grid, masked, z, grad_z, partial, moments, grad_norm[0], grad_norm[1],
             *update.tensors, rows, channels, parts, *update.numbers, MASK=mask, **update.flags, **sizes,

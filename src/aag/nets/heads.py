@@ -15,9 +15,9 @@ def build_head(name: str, features: int, embedding: int, width: int | None = Non
 
 
 def mlp_head(features: int, embedding: int, width: int | None = None) -> nn.Module:
-    """SimCLR's projection head (v1), by default as wide as the features.
+    """Return SimCLR's projection head (v1), by default as wide as the features.
 
-    The batch norms would cancel a bias of the layers before them.
+    Its linear layers have no bias, because the batch norms after them would cancel it.
     """
     width = width or features
     return nn.Sequential(

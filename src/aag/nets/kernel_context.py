@@ -1,4 +1,4 @@
-"""What all fused layers of an encoder share: the GPU's size, and weight updates during backward."""
+"""The state that all fused layers of an encoder share: the GPU's size, and weight updates during backward."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -26,10 +26,11 @@ class BackwardOptimizer(Protocol):
 
 
 class KernelContext:
-    """`optimizer`: weights are updated during backward, each as soon as its gradient is there.
+    """The device's size and the side streams of the fused layers.
 
-    This happens on a side stream, in parallel with the next layer's passes over activations: weight gradients are bound
-    by arithmetic, those passes by memory. Each stream that runs layers has its own side stream.
+    With an `optimizer`, each weight is updated during backward, as soon as its gradient is computed. This happens on a
+    side stream, in parallel with the next layer's passes over activations: weight gradients are compute-bound, those
+    passes memory-bound. Each stream that runs layers has its own side stream.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, optimizer: BackwardOptimizer | None) -> None:
@@ -38,7 +39,7 @@ class KernelContext:
         gpu = torch.cuda.get_device_properties(device) if cuda else None
         self.processors = gpu.multi_processor_count if gpu else 2
         self.has_large_shared_memory = gpu is not None and gpu.shared_memory_per_block_optin >= 200_000  # bytes
-        self.learning = True  # False: backward leaves the weights as they are, for timing
+        self.updates_weights = True  # False: backward leaves the weights as they are, for timing
         self._uses_streams = cuda and optimizer is not None
         self._branch_stream = torch.cuda.Stream(device) if self._uses_streams else None
         self._side_streams: dict[torch.cuda.Stream, torch.cuda.Stream] = {}
@@ -81,7 +82,7 @@ class KernelContext:
 
     def step(self, weight: Tensor, copy: Tensor, grad: Tensor) -> None:
         """Update a weight, and its copy in `dtype` for the next step."""
-        if not self.learning:
+        if not self.updates_weights:
             return
         assert self.optimizer is not None
         optimizer, size = self.optimizer, weight.numel()

@@ -39,8 +39,8 @@ class ConvNorm(nn.Sequential):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return y = relu(norm(conv(x)) + projection(shortcut)); with `skip_stride`, the pair (y, y[::skip_stride]).
 
-        The pair has a y for the next block's convolutions and one, subsampled in both directions, for its shortcut.
-        One call for all of it saves the kernels passes over the activations, also that which adds the two gradients.
+        The first y is for the next block's convolutions; the second, subsampled in both directions, for its shortcut.
+        With all of it in one call, the kernels need fewer passes over the activations and their gradients.
         """
         if self.fused is not None:
             pair = self.fused(x, shortcut, projection, relu, skip_stride or 1)
@@ -83,7 +83,7 @@ class MaxPool(nn.MaxPool2d):
 
 
 def mean_pool(x: Tensor) -> Tensor:
-    """[B, C, H, W] → [B, C]."""
+    """Return the mean over positions: [B, C, H, W] → [B, C]."""
     if kernels.enabled(x) and x.ndim == 4 and x.dtype in (torch.float32, torch.bfloat16, torch.float16):
         from aag.kernels.pool import mean_pool  # imported late: it needs Triton
 
@@ -139,7 +139,7 @@ _GHOST_TYPES: dict[type[nn.Module], Any] = {
 
 
 def count_groups(images: int, group_size: int) -> int:
-    """Number of ghost batch norm groups in a batch; 1 for `group_size=0`, the whole batch."""
+    """Return the number of ghost batch norm groups in a batch; 1 for `group_size=0`, the whole batch."""
     if group_size and images % group_size:
         raise AAGError(
             f"a batch of {images} images cannot be divided into groups of {group_size} for batch norm; "

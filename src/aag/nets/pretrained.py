@@ -156,7 +156,7 @@ def _load(backbone: nn.Module, state: dict[str, Tensor], name: str, source: str)
 
 @contextmanager
 def _quiet_hub() -> Iterator[None]:
-    """Silence the Hub's client, which logs each of its retries; the error that remains is printed."""
+    """Silence the Hub's client, which logs each retry. The final error is printed."""
     log = logging.getLogger("huggingface_hub")
     before = log.level
     log.setLevel(logging.ERROR)

@@ -10,8 +10,8 @@ from aag.nets.layers import ConvNorm, mean_pool
 class Block(nn.Module):
     """relu(residual(x) + projection(skip)); the projection is the identity unless the shape changes.
 
-    A projection with a stride reads only every other pixel, so the block before subsamples `skip` for it. For this a
-    block is told the stride of the next one.
+    A projection with a stride reads only every other pixel, so the previous block subsamples `skip` for it. For this,
+    a block gets the stride of the next one.
     """
 
     def __init__(self, residual: Sequence[ConvNorm], inputs: int, outputs: int, stride: int) -> None:

@@ -19,9 +19,9 @@ class NetworkSettings:
     """Architecture of an encoder, independent of the images."""
 
     network: str = "resnet18"
-    """resnet18, resnet50, alexnet, alexnet-ip and amdim are ours, for small images. Any other name is a timm model,
-    such as convnext_tiny. Where we have one of that name, timm/NAME is timm's: timm/resnet18, for larger images.
-    NAME-edges sees edges instead of colours; NAME+sobel is a pair of networks, one for colours and one for edges."""
+    """resnet18, resnet50, alexnet, alexnet-ip and amdim are aag's own, for small images. Any other name is a timm
+    model, such as convnext_tiny; timm/resnet18 is timm's version, for larger images. NAME-edges sees edges instead of
+    colours; NAME+sobel is a pair of networks, one for colours and one for edges."""
     width: Annotated[int, Range(at_least=1)] | None = 64
     """Channels of the first stage (ResNets and amdim only; amdim has twice as many)."""
     depth: Annotated[Annotated[int, Range(at_least=1)] | None, AddedLater] = field(default=None, kw_only=True)
@@ -32,7 +32,7 @@ class NetworkSettings:
     embedding: Annotated[int, Range(at_least=1)] = 128
     """Dimensions of the embedding, which the loss compares. With --head none it has the features' dimensions."""
     head_width: Annotated[Annotated[int, Range(at_least=1)] | None, AddedLater] = field(default=None, kw_only=True)
-    """Hidden units of the head mlp. Default: as many as features."""
+    """Hidden units of the mlp head. Default: the number of features."""
     bn_group_size: Annotated[int, Range(at_least=0)] = 0
     """Images per group in ghost batch norm: in training, each group has its own statistics. 0: the whole batch."""
 

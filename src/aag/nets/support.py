@@ -26,8 +26,7 @@ def _methods(kind: type[nn.Module]) -> dict[str, object]:
     return {name: method for name in names if isinstance(method := getattr(kind, name), FunctionType | property)}
 
 
-# The methods as they were defined: assigning to a class overrides them, too. `aag.nets` imports this module, so nobody
-# can have assigned to one of our classes before.
+# The original methods, to detect later assignments to our classes: `aag.nets` imports this module first.
 _METHODS = {kind: _methods(kind) for kind in _TYPES}
 
 
@@ -88,7 +87,7 @@ def _layer_reasons(backbone: nn.Module, training: bool) -> Iterator[str]:
         if conv.groups != 1 or conv.dilation != (1, 1) or conv.padding_mode != "zeros" or isinstance(conv.padding, str):
             yield "a convolution with groups, dilation or other padding than zeros"
         if conv.out_channels % 16:
-            yield f"a width of {conv.out_channels} is no multiple of 16"
+            yield f"a width of {conv.out_channels} is not a multiple of 16"
         tracks = norm.track_running_stats and norm.running_mean is not None and norm.momentum is not None
         if norm.weight is None or norm.bias is None or not tracks:
             yield "a batch norm without weights, running statistics or momentum"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 5.0, 3.5  # inches of 72 pixels: a phone's width, so that text is hardly scaled there
 SMALLEST_RANGE = 2.0  # points of accuracy on an axis: the noise of one seed should look small
-START, SMALL = 0.02, 1 / 3  # see _later_range
+START_FRACTION, SMALL_RANGE = 0.02, 1 / 3  # see _later_range
 MARKERS = "os^XDPvp*h"  # classes differ in colour and shape
 SUFFIXES = (".pdf", ".svg", ".png")
 
@@ -117,8 +117,8 @@ def _later_range(lines: Sequence[Line]) -> tuple[float, float] | None:
     """Return the range of y after the first steps, if it is so small that the first steps would fill the picture."""
     end = max((x for line in lines for x, _ in line.points), default=0.0)
     every = [y for line in lines for _, y in line.points]
-    later = [y for line in lines for x, y in line.points if x > START * end]
-    if not later or max(later) - min(later) >= SMALL * (max(every) - min(every)):
+    later = [y for line in lines for x, y in line.points if x > START_FRACTION * end]
+    if not later or max(later) - min(later) >= SMALL_RANGE * (max(every) - min(every)):
         return None
     return min(later), max(later)
 
@@ -158,7 +158,7 @@ def css_variables() -> str:
     )
 
 
-def save(charts: Sequence[Chart], path: Path) -> None:
+def save_charts(charts: Sequence[Chart], path: Path) -> None:
     """Write charts as one figure; the suffix of the file says how."""
     kind = path.suffix.lower()
     if kind not in SUFFIXES:

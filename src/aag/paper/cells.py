@@ -1,4 +1,4 @@
-"""Our number for each cell of a table, and what the table shows: counts, differences, the order of its rows."""
+"""Our number for each cell of a table, and summaries of a table: counts, differences, the order of its rows."""
 
 import re
 import statistics
@@ -9,11 +9,11 @@ from itertools import combinations
 
 from aag.paper.experiments import PAPER, Cell, Experiment, Part, Table, shorten_measure
 from aag.paper.protocol import describe_protocols, describe_training
-from aag.paper.results import Result, Results, Stale
+from aag.paper.results import Result, Results, StaleRecord
 
-CLOSE = 0.5  # percentage points below the paper that still count as reproduced
-FAR = 3.0  # points above the paper from which on the setups probably differ
-NAMED = 6  # longest list of cells that is written out
+CLOSE_POINTS = 0.5  # percentage points below the paper that still count as reproduced
+FAR_POINTS = 3.0  # points above the paper from which on the setups probably differ
+MAX_NAMED_CELLS = 6  # longest list of cells that is written out
 
 QUOTED = "†"  # the paper took the number from earlier work
 ELSEWHERE = "‡"  # shown for comparison, not run here
@@ -27,7 +27,7 @@ class CellResult:
     state: str  # empty, elsewhere, done, short, unmeasured or missing
     results: tuple[Result, ...] = ()
     values: tuple[float, ...] = ()  # one per result
-    stale: tuple[Stale, ...] = ()
+    stale: tuple[StaleRecord, ...] = ()
     note: str = ""  # the length of a short version, or what a record lacks
 
     @property
@@ -58,7 +58,7 @@ class CellResult:
 
     @property
     def is_close(self) -> bool:
-        return self.is_comparable and self.difference is not None and self.difference >= -CLOSE
+        return self.is_comparable and self.difference is not None and self.difference >= -CLOSE_POINTS
 
     @property
     def name(self) -> str:
@@ -73,15 +73,15 @@ class CellResult:
 
 
 def find_cell(cell: Cell, results: Results) -> CellResult:
-    """Look up our number for a cell; a short version only where there is no whole run."""
+    """Look up our number for a cell; of a short version only if there is no full run."""
     if cell.experiment is None:
         return CellResult(cell, "elsewhere" if cell.elsewhere else "empty")
-    stale = tuple(results.stale(cell.experiment))
+    stale = tuple(results.stale_records(cell.experiment))
     found = results.all_seeds(cell.experiment)
     if measured := _measure(found, cell.measure):
         used, values = zip(*measured, strict=True)
         return CellResult(cell, "done", used, values, stale)
-    for group in results.shorter(cell.experiment):
+    for group in results.short_versions(cell.experiment):
         epochs = group[0].epochs
         measure = shorten_measure(cell.measure, epochs, group[0].options["rounds"], cell.experiment)
         if measured := _measure(group, measure):
@@ -118,32 +118,32 @@ class TableResult:
         return [cell for row in self.rows for cell in row]
 
     @cached_property
-    def wanted(self) -> list[CellResult]:
+    def runnable_cells(self) -> list[CellResult]:
         """The paper's cells that can be run."""
         return [one for one in self.cells if one.cell.experiment and not one.cell.added]
 
     @property
-    def comparable(self) -> list[CellResult]:
-        return [one for one in self.wanted if one.is_comparable]
+    def comparable_cells(self) -> list[CellResult]:
+        return [one for one in self.runnable_cells if one.is_comparable]
 
     @property
-    def close(self) -> list[CellResult]:
-        return [one for one in self.comparable if one.is_close]
+    def close_cells(self) -> list[CellResult]:
+        return [one for one in self.comparable_cells if one.is_close]
 
     @property
-    def below(self) -> list[CellResult]:
-        return [one for one in self.comparable if one.state == "done" and not one.is_close]
+    def cells_below(self) -> list[CellResult]:
+        return [one for one in self.comparable_cells if one.state == "done" and not one.is_close]
 
     @property
-    def far_above(self) -> list[CellResult]:
-        return [one for one in self.close if (one.difference or 0) > FAR]
+    def cells_far_above(self) -> list[CellResult]:
+        return [one for one in self.close_cells if (one.difference or 0) > FAR_POINTS]
 
     @property
-    def incomparable(self) -> list[CellResult]:
-        return [one for one in self.wanted if one.state == "done" and not one.is_comparable]
+    def incomparable_cells(self) -> list[CellResult]:
+        return [one for one in self.runnable_cells if one.state == "done" and not one.is_comparable]
 
     @property
-    def added(self) -> list[CellResult]:
+    def added_cells(self) -> list[CellResult]:
         """The cells that were run of the rows that we added."""
         return [one for one in self.cells if one.cell.added and one.state == "done"]
 
@@ -158,17 +158,17 @@ class TableResult:
     @property
     def protocols(self) -> list[str]:
         """How its runs are trained and measured."""
-        measures = dict.fromkeys(one.cell.measure for one in self.wanted)
+        measures = dict.fromkeys(one.cell.measure for one in self.runnable_cells)
         return [*describe_training(self.table.experiments), *describe_protocols(measures, self.results)]
 
     def describe_close(self) -> str:
-        names = [self._name(one) for one in self.close]
-        which = f" ({'; '.join(names)})" if len(names) <= NAMED else ""
-        return f"{len(names)} of {len(self.comparable)} cells{which}"
+        names = [self._name(one) for one in self.close_cells]
+        which = f" ({'; '.join(names)})" if len(names) <= MAX_NAMED_CELLS else ""
+        return f"{len(names)} of {len(self.comparable_cells)} cells{which}"
 
     def describe_open(self) -> str:
         """Say which cells are not run: the paper's, and those of rows that we added. Empty: all are."""
-        count = sum(one.state != "done" for one in self.wanted)
+        count = sum(one.state != "done" for one in self.runnable_cells)
         added = [one.state for one in self.cells if one.cell.experiment and one.cell.added]
         left = len(added) - added.count("done")
         kinds = {
@@ -176,7 +176,8 @@ class TableResult:
             "recorded without this measure": len(self.with_state("unmeasured")),
             "with a stale record only": sum(bool(one.stale) for one in self.with_state("missing")),
         }
-        text = f"{count} of {len(self.wanted)} cells" + "".join(f", {n} {kind}" for kind, n in kinds.items() if n)
+        details = "".join(f", {n} {kind}" for kind, n in kinds.items() if n)
+        text = f"{count} of {len(self.runnable_cells)} cells{details}"
         ours = f"{left} of {len(added)} cells of the rows added by us"
         return "; ".join([text] * bool(count) + [ours] * bool(left))
 
@@ -184,11 +185,11 @@ class TableResult:
     def tally(self) -> str:
         """Say how much was run, and how it went."""
         done = len(self.with_state("done"))
-        text = f"{done} of {len(self.wanted)} cells run"
-        if compared := [one for one in self.comparable if one.state == "done"]:
-            text += f"; {len(self.close)} of {len(compared)} within {CLOSE} of the paper, or above"
-        if self.incomparable:
-            text += f"; {len(self.incomparable)} not comparable"
+        text = f"{done} of {len(self.runnable_cells)} cells run"
+        if compared := [one for one in self.comparable_cells if one.state == "done"]:
+            text += f"; {len(self.close_cells)} of {len(compared)} within {CLOSE_POINTS} of the paper, or above"
+        if self.incomparable_cells:
+            text += f"; {len(self.incomparable_cells)} not comparable"
         if short := len(self.with_state("short")):
             text += f"; {short} only in a short version"
         return text
@@ -200,8 +201,8 @@ class TableResult:
         for one in self.cells:
             base = self._find_base(one)
             if base and one.difference is not None and base.difference is not None:
-                paper = signed(_paper(one) - _paper(base), 1)
-                ours = signed(round(one.mean, 2) - round(base.mean, 2))  # as they are shown
+                paper = format_signed(_paper(one) - _paper(base), 1)
+                ours = format_signed(round(one.mean, 2) - round(base.mean, 2))  # as they are shown
                 parts.append(f"{self._name(one)} {ours} ({paper})")
         return f"Against “{self.table.against}”, ours (the paper's): {'; '.join(parts)}." if parts else ""
 
@@ -246,7 +247,7 @@ class TableResult:
         return f"{text} Reversed: {'; '.join(reversed_pairs)}."
 
 
-def signed(difference: float, digits: int = 2) -> str:
+def format_signed(difference: float, digits: int = 2) -> str:
     return f"{difference:+.{digits}f}".replace("-", "−")
 
 
@@ -264,5 +265,5 @@ def find_tables(results: Results) -> list[TableResult]:
 
 
 def label(part: Part) -> str:
-    """table1 → Table 1"""
+    """Return the title of a part: table1 → Table 1."""
     return re.sub(r"^(\w)(\D*)(\d+)$", lambda found: f"{found[1].upper()}{found[2]} {found[3]}", part.id)

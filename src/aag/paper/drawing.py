@@ -1,4 +1,4 @@
-"""Figure 1 as a drawing: how AAG gets from an image to its loss."""
+"""Figure 1 as a drawing: the steps of AAG from an image to the loss."""
 
 from aag.pages.escaping import escape
 from aag.pages.plots import css_variables

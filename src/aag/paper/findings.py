@@ -1,4 +1,4 @@
-"""What our runs show in a figure: its charts, and a description of what one sees."""
+"""Our version of a figure: its charts, and a description of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ NAMES = {
     "positive_gradient": "|∇s⁺|", "negative_gradient": "|∇s⁻|",
     "positive_similarity": "s⁺", "negative_similarity": "s⁻",
 }  # fmt: skip
-CONSTANT = 0.01  # a curve that varies by less than this fraction of its largest value counts as constant
+CONSTANT_VARIATION = 0.01  # a curve that varies by less than this fraction of its largest value counts as constant
 MOST_POINTS = 2000  # of a scatter chart: more would make a page of megabytes
 
 
@@ -86,7 +86,7 @@ def _choose(figure: Figure, results: Results) -> tuple[list[_Chosen], list[str]]
             chosen.append(_Chosen(series, place, found[0]))
             continue
         why = _explain_missing(series, results)
-        if short := results.shorter(series.experiment):
+        if short := results.short_versions(series.experiment):
             chosen.append(_Chosen(series, place, short[0][0]))
             why += f", {short[0][0].epochs} of {series.experiment.settings.train.epochs} epochs"
         missing.append(f"{series.name}: {why}")
@@ -94,8 +94,8 @@ def _choose(figure: Figure, results: Results) -> tuple[list[_Chosen], list[str]]
 
 
 def _explain_missing(series: Series, results: Results, *, count_short: bool = True) -> str:
-    short = count_short and results.shorter(series.experiment)
-    stale = "".join(f" (a record is stale: {each})" for each in results.stale(series.experiment)[:1])
+    short = count_short and results.short_versions(series.experiment)
+    stale = "".join(f" (a record is stale: {each})" for each in results.stale_records(series.experiment)[:1])
     return ("run only in a short version" if short else "not run yet") + stale
 
 
@@ -155,7 +155,7 @@ def _describe_course(curve: str, values: list[float]) -> str:
         return f"ends at {values[-1]:.2f}"
     largest = max(map(abs, values))
     varies = (max(values) - min(values)) / largest if largest else 0.0
-    if curve != "loss" and varies < CONSTANT:
+    if curve != "loss" and varies < CONSTANT_VARIATION:
         return f"is constant at {values[0]:.3g} (it varies by {100 * varies:.1f} %)".replace("-", "−")
     way = "falls" if values[-1] < values[0] else "grows"
     text = f"{way} from {values[0]:.3g} to {values[-1]:.3g}"
@@ -232,7 +232,8 @@ def _find_other_lengths(figure: Figure, results: Results) -> list[Experiment]:
     """Return recorded runs that have a place on an axis of epochs, down to half of the figure's shortest."""
     first = figure.series[0].experiment
     asked = {series.experiment.settings.train.epochs for series in figure.series}
-    found = {one.epochs for series in figure.series for group in results.shorter(series.experiment) for one in group}
+    groups = [group for series in figure.series for group in results.short_versions(series.experiment)]
+    found = {one.epochs for group in groups for one in group}
     return [first.replace(epochs=each) for each in sorted(found - asked) if each >= min(asked) / 2]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from aag.errors import AAGError
 from aag.paper.experiments import PAPER, Part
-from aag.paper.plan import PlannedRun, Reproduce, RunStatus, run_status, select
+from aag.paper.plan import PlannedRun, Reproduce, RunStatus, run_status, select_runs
 from aag.paper.results import Results
 from aag.text import duration, rough_duration
 
@@ -24,7 +24,7 @@ aag reproduce page                write one page: all tables and figures, our nu
 
 
 def list_parts(options: Reproduce, results: Results, width: int) -> str:
-    every = select(options, PAPER.values())
+    every = select_runs(options, PAPER.values())
     all_statuses = {run.name: run_status(run, results) for run in every}
     # Two lines each: a sentence does not fit next to six columns of numbers.
     lines = [f"{'':<8}{'runs':>5}{'recorded':>10}{'started':>9}{'stale':>7}{'missing':>9}  {'time left':<15}  title"]
@@ -45,20 +45,21 @@ def list_parts(options: Reproduce, results: Results, width: int) -> str:
     left = time_left(every, all_statuses, results)
     lines.append(f"Tables and figures share runs: {len(every)} in total, {done} recorded; time left: {left}.")
     if results.all:
-        lines.append(f"Times are training times, estimated from similar records ({machines(results)}); ?: no record.")
+        names = machine_names(results)
+        lines.append(f"Times are training times, estimated from similar records ({names}); ?: no record.")
     if RunStatus.INCOMPLETE in all_statuses.values():
         lines.append("* recorded without something that the table or figure shows.")
     return "\n".join([*lines, "", HINT])
 
 
 def list_runs(runs: list[PlannedRun], statuses: Statuses, results: Results) -> str:
-    """One line per run; the time of a recorded run is its own, of others an estimate."""
+    """Return one line per run; the time of a recorded run is its own, of others an estimate."""
     lines = []
     for run in runs:
         result = results.same_seed(run.experiment)
         seconds = result.seconds if result else results.estimate_seconds(run.experiment)
         time = "?" if seconds is None else duration(seconds) if result else f"about {rough_duration(seconds)}"
-        stale = [str(each) for each in results.stale(run.experiment) if statuses[run.name] is RunStatus.STALE]
+        stale = [str(each) for each in results.stale_records(run.experiment) if statuses[run.name] is RunStatus.STALE]
         lines.append(f"{statuses[run.name]:<12}{time:<17}{run.label}" + "".join(f"; {text}" for text in stale[:1]))
     return "\n".join(lines)
 
@@ -92,9 +93,9 @@ def run_rows(runs: list[PlannedRun], statuses: Statuses, results: Results) -> li
 
 
 def _select_part(options: Reproduce, part: Part) -> list[PlannedRun] | None:
-    """None: the filters match nothing here, but something in another table."""
+    """Return the selected runs of a part; None if the filters match only other parts."""
     try:
-        return select(options, [part])
+        return select_runs(options, [part])
     except AAGError:
         return None
 
@@ -121,6 +122,6 @@ def time_left(runs: list[PlannedRun], statuses: Statuses, results: Results) -> s
     return " + ".join(words)
 
 
-def machines(results: Results) -> str:
+def machine_names(results: Results) -> str:
     """Name what the records were made on."""
     return ", ".join(sorted({result.machine for result in results.all}))

@@ -10,8 +10,8 @@ from aag.pages import document as doc
 from aag.pages.document import Block, Link, Paragraph, Styled, Text, heading, join
 from aag.pages.html import render_html
 from aag.pages.markdown import render_markdown
-from aag.pages.plots import save
-from aag.paper.cells import CLOSE, ELSEWHERE, FAR, QUOTED, CellResult, TableResult, label, signed
+from aag.pages.plots import save_charts
+from aag.paper.cells import CLOSE_POINTS, ELSEWHERE, FAR_POINTS, QUOTED, CellResult, TableResult, format_signed, label
 from aag.paper.drawing import draw_framework
 from aag.paper.experiments import Figure, Part
 from aag.paper.findings import FigureResult, find_figure
@@ -54,7 +54,7 @@ def save_figure(names: Iterable[str], path: Path, results: Results) -> str:
         raise AAGError(f"{parts[0].id} is not drawn from records; aag reproduce page shows it")
     if all(chart.is_empty for chart in found.charts):
         raise AAGError(f"{results.folder} has no record for {parts[0].id}; run aag reproduce {parts[0].id} first")
-    save(found.charts, path)
+    save_charts(found.charts, path)
     missing = f" (missing: {'; '.join(found.missing)})" if found.missing else ""
     return f"{label(parts[0])} written to {path}{missing}"
 
@@ -92,7 +92,7 @@ def _summary_section(summary: Summary) -> doc.Section:
     ]
     marks: Text = [
         "First our number, and its difference from the paper's: ",
-        Styled("▲ above or equal", "diff up"), ", ", Styled(f"▽ below by at most {CLOSE}", "diff near"), ", ",
+        Styled("▲ above or equal", "diff up"), ", ", Styled(f"▽ below by at most {CLOSE_POINTS}", "diff near"), ", ",
         Styled("▼ below by more", "diff down"),
         ". Then the paper's number. One seed, unless the cell gives a range over n seeds; then our number is their "
         f"mean. {QUOTED}: the paper took the number from earlier work. {ELSEWHERE}: shown for comparison only.",
@@ -121,13 +121,13 @@ def make_lists(summary: Summary) -> dict[str, list[Text]]:
     drawn = [_anchor(each.figure) for each in figures if each.results and not each.missing]
     rows = [(one, row[0].cell) for one in tables for row in one.rows if row[0].state == "elsewhere"]
     return {
-        f"Within {CLOSE} points of the paper, or above": [
-            join(_anchor(one.table), f": {one.describe_close()}") for one in tables if one.close
+        f"Within {CLOSE_POINTS} points of the paper, or above": [
+            join(_anchor(one.table), f": {one.describe_close()}") for one in tables if one.close_cells
         ],
-        f"More than {FAR:g} points above the paper: the setups probably differ": cells("far_above"),
-        f"More than {CLOSE} points below the paper": cells("below"),
-        "Run, but not comparable with the paper": cells("incomparable"),
-        "Rows added by us, not counted above": cells("added"),
+        f"More than {FAR_POINTS:g} points above the paper: the setups probably differ": cells("cells_far_above"),
+        f"More than {CLOSE_POINTS} points below the paper": cells("cells_below"),
+        "Run, but not comparable with the paper": cells("incomparable_cells"),
+        "Rows added by us, not counted above": cells("added_cells"),
         "Drawn from our runs; compare them with the paper's words": [join(link) for link in drawn],
         "Not run yet": [
             *(join(_anchor(one.table), f": {text}") for one in tables if (text := one.describe_open())),
@@ -167,7 +167,7 @@ def _table_section(found: TableResult) -> doc.Section:
 
 
 def _cell(one: CellResult) -> doc.Cell:
-    """Our number, the paper's, and links to the records, one line each."""
+    """Return a cell with our number, the paper's, and links to the records, one line each."""
     if one.state == "empty":
         return doc.Cell(["–"], "empty")
     lines: list[Text] = []
@@ -189,9 +189,10 @@ def _difference(one: CellResult) -> Styled:
     if one.difference is None:
         return Styled("", "")
     if one.cell.incomparable:
-        return Styled(f"({signed(one.difference)}, not comparable)", "soft")
-    kind, mark = ("up", "▲") if one.difference >= 0 else (("near", "▽") if one.difference >= -CLOSE else ("down", "▼"))
-    return Styled(f"{mark} {signed(one.difference)}", f"diff {kind}")
+        return Styled(f"({format_signed(one.difference)}, not comparable)", "soft")
+    below = ("near", "▽") if one.difference >= -CLOSE_POINTS else ("down", "▼")
+    kind, mark = ("up", "▲") if one.difference >= 0 else below
+    return Styled(f"{mark} {format_signed(one.difference)}", f"diff {kind}")
 
 
 def _record_links(one: CellResult) -> list[doc.Inline]:

@@ -1,4 +1,4 @@
-"""What to run for a table or figure: the selected cells, the status of each run, and its commands."""
+"""The runs of a table or figure: the selected cells, the status of each run, and its commands."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, unknown_name
 from aag.paper.experiments import PAPER, Experiment, Figure, Part, Table, shorten_measure
 from aag.paper.results import Results, setting_differences, train_images
 from aag.runs import Run
@@ -20,10 +20,10 @@ RELATIVE_WORK = {"alexnet": 1, "resnet18": 3, "resnet50": 11}  # of one view, ro
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Run what a table or figure of the paper still needs: skip what is recorded, resume what was interrupted.
+    """Run the missing runs of the paper's tables and figures: skip recorded runs, and resume interrupted ones.
 
-    Without a name: list what each table and figure shows and needs, and what is done. `aag reproduce page` writes all
-    of them as one page, our numbers next to the paper's."""
+    Without a name, list all tables and figures, the runs that they need, and how many are done. `aag reproduce page`
+    writes all of them as one page, with our numbers next to the paper's."""
 
     what: tuple[str, ...]
     """table1 … table7, figure1 … figure6, several of them, or all."""
@@ -32,11 +32,11 @@ class Reproduce:
     network: str | None = None
     """Only runs of this network."""
     row: str | None = None
-    """Only this row of a table, or this curve of a figure: its name, or a part of several names."""
+    """Only this row of a table, or this curve of a figure: its name, or a part of the name."""
     column: str | None = None
-    """Only this column: its name, or a part of several names."""
+    """Only this column: its name, or a part of the name."""
     epochs_scale: float = 1.0
-    """Run short versions: this fraction of each run's epochs, recorded under names of their own."""
+    """Run short versions with this fraction of each run's epochs, recorded under their own names."""
     seeds: int = 1
     """Runs per cell, with the seeds 0, 1, …"""
     shard: str | None = None
@@ -121,7 +121,7 @@ class Place:
         return self.experiment.settings.encoder.network.partition("+")[0] if self.experiment else ""
 
 
-def places(part: Part) -> list[Place]:
+def find_places(part: Part) -> list[Place]:
     if isinstance(part, Table):
         return [Place(cell.row, cell.column, cell.experiment, (cell.measure,)) for cell in part.cells]
     measures = part.curves if part.kind == "sweep" else ()
@@ -136,12 +136,12 @@ def find_parts(names: Iterable[str]) -> list[Part]:
         if name == "page":
             raise AAGError("the page shows all tables and figures; use aag reproduce page alone")
         if name != "all" and name not in PAPER:
-            raise unknown("table or figure", name, [*PAPER, "all"])
+            raise unknown_name("table or figure", name, [*PAPER, "all"])
         found |= PAPER if name == "all" else {name: PAPER[name]}
     return list(found.values())
 
 
-def select(options: Reproduce, parts: Iterable[Part] | None = None) -> list[PlannedRun]:
+def select_runs(options: Reproduce, parts: Iterable[Part] | None = None) -> list[PlannedRun]:
     """Return the runs of a selection, each once, recorded or not: a shard must be the same on every machine."""
     parts = find_parts(options.what) if parts is None else list(parts)
     if options.seeds < 1:
@@ -175,7 +175,7 @@ def _filter(parts: list[Part], options: Reproduce) -> list[tuple[Part, Place]]:
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if "" in wanted.values():
         raise AAGError("an empty name matches everything; leave the option out")
-    every = [(part, place) for part in parts for place in places(part)]
+    every = [(part, place) for part in parts for place in find_places(part)]
     chosen = every
     for name, value in wanted.items():
         known: dict[str, set[str]] = {part.id: set() for part in parts}
@@ -185,7 +185,7 @@ def _filter(parts: list[Part], options: Reproduce) -> list[tuple[Part, Place]]:
             raise AAGError(f"--{name} {value}: nothing selected has a {name}; leave the option out")
         matching = {part: _matches(value, names) for part, names in known.items()}
         if not any(matching.values()):
-            raise unknown(name, value, set().union(*known.values()))
+            raise unknown_name(name, value, set().union(*known.values()))
         chosen = [(part, place) for part, place in chosen if getattr(place, name) in matching[part.id]]
     if wanted and not any(place.experiment for _, place in chosen):
         asked = ", ".join(f"--{name} {value}" for name, value in wanted.items())
@@ -227,15 +227,15 @@ def _take_shard(runs: list[PlannedRun], shard: str | None) -> list[PlannedRun]:
         raise AAGError(f"--shard takes a part and the number of parts, such as 2/8, not {shard!r}")
     loads = [0.0] * int(found[2])
     mine = set()
-    for run in sorted(runs, key=lambda run: -work(run.experiment)):
+    for run in sorted(runs, key=lambda run: -estimate_work(run.experiment)):
         lightest = loads.index(min(loads))
-        loads[lightest] += work(run.experiment)
+        loads[lightest] += estimate_work(run.experiment)
         if lightest == int(found[1]) - 1:
             mine.add(run.name)
     return [run for run in runs if run.name in mine]
 
 
-def work(experiment: Experiment) -> float:
+def estimate_work(experiment: Experiment) -> float:
     """Return the relative work of a run, from its settings alone: every machine must find the same."""
     settings = experiment.settings
     network = re.split(r"[+-]", settings.encoder.network)[0]
@@ -247,10 +247,8 @@ def _execution(short: Experiment, full: Experiment, options: Reproduce) -> Execu
     every = options.knn_every
     if every is None:
         every = find_recipe(short.recipe, short.settings.method).knn_every
-        shown = (
-            m for part in PAPER.values() for place in places(part) if place.experiment == full for m in place.measures
-        )
-        if epochs := _knn_epochs(_shorten_all(shown, short, full)):
+        shown = (place for part in PAPER.values() for place in find_places(part) if place.experiment == full)
+        if epochs := _knn_epochs(_shorten_all((m for place in shown for m in place.measures), short, full)):
             every = math.gcd(every, *epochs) or 1
     return Execution(options.runs / short.name, options.device, data_root=options.data_root, knn_every=every)
 
@@ -264,7 +262,7 @@ def run_status(planned: PlannedRun, results: Results) -> RunStatus:
     if has_run_folder(planned) and planned.run.checkpoints():
         return RunStatus.STARTED
     seed = planned.experiment.settings.train.seed
-    if any(stale.result.seed == seed for stale in results.stale(planned.experiment)):
+    if any(stale.result.seed == seed for stale in results.stale_records(planned.experiment)):
         return RunStatus.STALE
     return RunStatus.MISSING
 
@@ -284,7 +282,7 @@ def missing_needs(planned: PlannedRun, results: Results) -> frozenset[str]:
 
 
 def has_run_folder(planned: PlannedRun) -> bool:
-    """Whether the run folder exists and has these settings."""
+    """Return whether the run folder exists and has these settings."""
     try:
         return not setting_differences(planned.run.settings(), planned.experiment)
     except AAGError:

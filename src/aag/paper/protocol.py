@@ -42,7 +42,7 @@ def _describe(runs: list[dict[str, Any]]) -> list[str]:
 
 
 def describe_protocols(measures: Iterable[str], results: Iterable[Result]) -> list[str]:
-    """Describe how the records took each measure, and which took it differently; without records, how it will be."""
+    """Describe the protocol of each measure in the records, and deviations; without records, the planned protocol."""
     results = {result.path: result for result in results}.values()
     texts = []
     for kind in dict.fromkeys(measure.partition("@")[0] for measure in measures):

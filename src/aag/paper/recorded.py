@@ -1,4 +1,4 @@
-"""Records as one would type them: the nearest recipe, and the options that differ from it."""
+"""The command-line options of records: the nearest recipe, and the options that differ from it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +28,7 @@ def recorded_experiments(results: Results) -> Iterator[tuple[Result, Experiment]
 
 
 def changed_options(experiment: Experiment) -> dict[str, Any]:
-    """Return the options that differ from the recipe's, without those that a row tells anyway."""
+    """Return the options that differ from the recipe's, without epochs and seed."""
     settings = experiment.settings
     base = recipe_settings(experiment.recipe, settings.data.source, settings.method).options()
     return {
@@ -39,7 +39,7 @@ def changed_options(experiment: Experiment) -> dict[str, Any]:
 
 
 def _from_recipe(recipe: str, settings: RunSettings) -> Experiment:
-    """Leave automatic values out where they resolve to what the record has."""
+    """Return the settings as options of a recipe, without automatic values that resolve to the same."""
     base, wanted = recipe_settings(recipe, settings.data.source, settings.method), settings.options()
     usual = base.options()
     automatic = {name for name, value in usual.items() if value in (None, "auto") or name in AUTOMATIC}

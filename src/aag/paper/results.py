@@ -63,7 +63,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Stale:
+class StaleRecord:
     """A record whose file has a run's name, but other settings than the run has now: the run will replace it."""
 
     result: Result
@@ -101,14 +101,14 @@ class Results:
         wanted = experiment.settings.train.seed
         return next((result for result in self.all_seeds(experiment) if result.seed == wanted), None)
 
-    def stale(self, experiment: Experiment) -> list[Stale]:
+    def stale_records(self, experiment: Experiment) -> list[StaleRecord]:
         """Return the records whose files have this run's name with any seed, but other settings."""
         seeds = {seed: experiment.replace(seed=seed) for seed in {result.seed for result in self.all}}
         named = [result for result in self.all if result.name == seeds[result.seed].name]
-        found = [Stale(result, result.differences(seeds[result.seed])) for result in named]
+        found = [StaleRecord(result, result.differences(seeds[result.seed])) for result in named]
         return [stale for stale in found if stale.differences]
 
-    def shorter(self, experiment: Experiment) -> list[list[Result]]:
+    def short_versions(self, experiment: Experiment) -> list[list[Result]]:
         """Return the records of short versions of this run: with fewer epochs, or fewer rounds of the same length.
 
         Records that differ only in their seed are one group; the longest group comes first.

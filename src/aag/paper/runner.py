@@ -1,4 +1,4 @@
-"""Run what a table or figure still needs: train, evaluate, record, and on to the next run."""
+"""Train, evaluate and record the missing runs of a table or figure, one after the other."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from aag.data.datasets import DATASETS, require_files
 from aag.distributed import read_launch
 from aag.errors import AAGError
 from aag.files import explain_write_errors
-from aag.paper.listing import Statuses, list_parts, list_runs, machines, part_rows, run_rows, time_left
+from aag.paper.listing import Statuses, list_parts, list_runs, machine_names, part_rows, run_rows, time_left
 from aag.paper.page import save_figure
 from aag.paper.plan import (
     TSNE,
@@ -24,7 +24,7 @@ from aag.paper.plan import (
     has_run_folder,
     missing_needs,
     run_status,
-    select,
+    select_runs,
 )
 from aag.paper.results import Results, setting_differences
 from aag.records import write_record
@@ -54,7 +54,7 @@ def reproduce(options: Reproduce, console: Console) -> int:
         raise AAGError("--json prints a listing: give no table or figure, or give --list, too")
     if options.minutes is not None and not 0 < options.minutes <= 1e6:
         raise AAGError(f"--minutes must be above 0 and at most 1000000, not {options.minutes:g}")
-    runs = select(options) if options.what and not options.save else []
+    runs = select_runs(options) if options.what and not options.save else []
     results = Results(options.results)
     statuses = {run.name: run_status(run, results) for run in runs}
     text = None
@@ -102,7 +102,7 @@ def print_plan(runs: list[PlannedRun], statuses: Statuses, results: Results) -> 
 
 
 def _is_finished(planned: PlannedRun) -> bool:
-    """Whether the folder of a finished run still exists."""
+    """Return whether the folder of a finished run still exists."""
     return has_run_folder(planned) and planned.run.encoder_file.exists()
 
 
@@ -143,7 +143,7 @@ class Runner:
             self.say(f"nothing to run for {', '.join(self.options.what)}")
             return 0
         left = f"; time left: {time_left(runs, statuses, results)}" if todo else ""
-        left += f", estimated from the records ({machines(results)})" if "min" in left else ""
+        left += f", estimated from the records ({machine_names(results)})" if "min" in left else ""
         self.say(f"{pluralize(len(runs), 'run')}, {len(runs) - len(todo)} recorded{left}")
         outcomes: Counter[str] = Counter()
         ready = self.drop_without_data(todo)
@@ -178,7 +178,7 @@ class Runner:
         return [run for run in runs if run.experiment.settings.data.source not in absent]
 
     def run_guarded(self, planned: PlannedRun) -> str:
-        """Return what came of a run. A failed run does not stop the others."""
+        """Run one run and return its outcome in words. A failed run does not stop the others."""
         try:
             return self.run_one(planned)
         except Stopped:

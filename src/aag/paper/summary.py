@@ -1,9 +1,9 @@
-"""How far the paper is reproduced as a whole, and from which records."""
+"""A summary of the whole reproduction: its headline, the records it uses, and warnings."""
 
 from functools import cached_property
 from pathlib import Path
 
-from aag.paper.cells import CLOSE, CellResult, find_tables
+from aag.paper.cells import CLOSE_POINTS, CellResult, find_tables
 from aag.paper.experiments import PAPER, Figure
 from aag.paper.findings import find_figure
 from aag.paper.results import Result, Results
@@ -21,11 +21,11 @@ class Summary:
     def headline(self) -> str:
         """Count runs, each once however many tables show it, without those that cannot be compared."""
         runs: dict[tuple[str, str], list[CellResult]] = {}
-        for one in (one for table in self.tables for one in table.comparable):
+        for one in (one for table in self.tables for one in table.comparable_cells):
             assert one.cell.experiment
             runs.setdefault((one.cell.experiment.settings.method, one.cell.experiment.name), []).append(one)
         own = [cells for (method, _), cells in runs.items() if method == "aag"]
-        reasons = dict.fromkeys(one.cell.incomparable for table in self.tables for one in table.wanted)
+        reasons = dict.fromkeys(one.cell.incomparable for table in self.tables for one in table.runnable_cells)
         left_out = ", ".join(filter(None, reasons))
         excluded = f" Runs that cannot be compared are not counted ({left_out})." if left_out else ""
         return f"Runs: {_count([*runs.values()])}, in every table. AAG's own: {_count(own)}.{excluded}"
@@ -56,4 +56,4 @@ class Summary:
 def _count(runs: list[list[CellResult]]) -> str:
     done = [cells for cells in runs if all(one.state == "done" for one in cells)]
     close = sum(all(one.is_close for one in cells) for cells in done)
-    return f"{len(done)} of {len(runs)} done, {close} of these within {CLOSE} points of the paper or above it"
+    return f"{len(done)} of {len(runs)} done, {close} of these within {CLOSE_POINTS} points of the paper or above it"

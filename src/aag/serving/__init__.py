@@ -1,4 +1,4 @@
-"""What users do with a trained encoder. Modules load on first use: the command line's help needs none of them."""
+"""Use a trained encoder: embed, search, label, export, report. Modules are imported on first use."""
 
 from typing import TYPE_CHECKING
 

@@ -87,7 +87,7 @@ def read_parquet(path: Path, leave_out: set[str]) -> EmbeddingTable:
 
 
 def _may_expand(metadata: pq.FileMetaData) -> bool:
-    """Return whether the values of a file may take more memory than the file itself. Those of `write_stream` do not."""
+    """Return whether the values of a file may take more memory than the file, unlike those of `write_stream`."""
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     chunks = [group.column(column) for group in groups for column in range(group.num_columns)]
     return any(chunk.has_dictionary_page or chunk.compression != "UNCOMPRESSED" for chunk in chunks)

@@ -77,7 +77,7 @@ def classify(gallery: Gallery) -> Classification | None:
         queries = bank = labelled
     rows, bank_rows = queries.nonzero()[:, 0], bank.nonzero()[:, 0]
     device = gallery.embeddings.device
-    # Without a test split no number of aag evaluate is to be met: of few images a tenth vote, or large classes win.
+    # Without a test split, no number of aag evaluate must match. With few images a tenth vote, else large classes win.
     k = min(K, max(1, len(bank_rows) // 10) if leave_one_out else len(bank_rows))
     found = knn_predict(
         gallery.embeddings[bank_rows.to(device)],

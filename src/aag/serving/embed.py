@@ -48,9 +48,9 @@ def load_or_embed(
     on_progress: Progress | None = None,
     **options: Any,
 ) -> EmbeddingTable:
-    """Return the embeddings of images, or read them from an embeddings file of this model.
+    """Return the embeddings of images, from an embeddings file of this model, the cache or the encoder.
 
-    Embeddings of images are cached, and reused until a file or the model changes.
+    Embeddings are cached until a file or the model changes.
     """
     embedder = model if isinstance(model, Embedder) else Embedder(model, **options)
     if (file := embeddings_file(images)) is not None:

@@ -20,7 +20,7 @@ from aag.serving.table import EmbeddingTable, check_format, read_table, write_ta
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbedResult:
     """The result of `embed_to_file`."""
 
     file: Path
@@ -39,7 +39,7 @@ def embed_to_file(
     thumbnails: int = 0,
     indices: range | None = None,
     on_progress: Progress | None = None,
-) -> Embedded:
+) -> EmbedResult:
     """Embed images to a .parquet, .npz or .csv. Parts are kept in OUT.parts until the file is complete.
 
     Parts are reused only with the same model, files and options. If the file is complete already, nothing is done.
@@ -63,7 +63,7 @@ def embed_to_file(
 def _embed(
     embedder: Embedder, source: ImageSource, indices: range, parts: "_Parts", skipped_file: Path, features: bool,
     thumbnails: int, on_progress: Progress | None,
-) -> Embedded:  # fmt: skip
+) -> EmbedResult:  # fmt: skip
     start = parts.stop(indices.start)
     new = indices.stop - start
 
@@ -84,7 +84,7 @@ def _embed(
         write_bytes(skipped_file, "".join(f"{line}\n" for line in found).encode())
     else:
         skipped_file.unlink(missing_ok=True)
-    return Embedded(parts.out, count, new, found, skipped_file if found else None)
+    return EmbedResult(parts.out, count, new, found, skipped_file if found else None)
 
 
 def table_key(embedder: Embedder, source: ImageSource, indices: range, features: bool, thumbnails: int) -> str:
@@ -109,7 +109,7 @@ def shard_indices(total: int, number: int, count: int) -> range:
     return range(total * (number - 1) // count, total * number // count)
 
 
-def _completed(out: Path, key: str, skipped_file: Path) -> Embedded | None:
+def _completed(out: Path, key: str, skipped_file: Path) -> EmbedResult | None:
     """Return what a file holds that was made with the same key, else None."""
     if not out.exists() or out.suffix.lower() == ".csv":  # a .csv has no metadata
         return None
@@ -120,7 +120,7 @@ def _completed(out: Path, key: str, skipped_file: Path) -> Embedded | None:
     if table.metadata.get("key") != key:
         return None
     skipped = skipped_file.read_text(encoding="utf-8").splitlines() if skipped_file.exists() else []
-    return Embedded(out, len(table), 0, skipped, skipped_file if skipped else None)
+    return EmbedResult(out, len(table), 0, skipped, skipped_file if skipped else None)
 
 
 def parts_folder(out: Path) -> Path:

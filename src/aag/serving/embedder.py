@@ -1,7 +1,7 @@
 """Embed images: decode them ahead in parallel, and encode them in batches of one shape.
 
-The last batch is padded. So on one machine, a file always has the same embedding, bit by bit: with any other files, in
-any order.
+The last batch is padded. So on one machine, the embedding of a file does not depend on the other files or their order,
+bit by bit.
 """
 
 import hashlib

@@ -25,7 +25,7 @@ Sets = tuple[ImageSet, ImageSet | None]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The numbers of an encoder."""
+    """The accuracies of an encoder."""
 
     results: list[dict[str, Any]]  # one per protocol, as evaluate_encoder gives them
     data: str  # name of the set
@@ -64,7 +64,7 @@ def evaluate_run(
     holdout: float | None = None,
     decoding_progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Weighted kNN and linear evaluation of a run's encoder, on the run's data unless another is given.
+    """Evaluate a run's encoder by weighted kNN and a linear layer, on the run's data or on `data`.
 
     `holdout` is the fraction of the labelled training images of `data` that is used as test images.
     `decoding_progress(done, total)` is called while files of a folder are decoded. Processes that torchrun started

@@ -132,7 +132,7 @@ def serve_map(prepared: Path, *, port: int | None = None, browser: bool = True, 
 
 
 def load_atlas() -> Any:
-    """Return the command of embedding-atlas, or raise the line that says how to install it."""
+    """Return the command of embedding-atlas; raise if it is not installed."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here needs a model
     try:
         from embedding_atlas.cli import main

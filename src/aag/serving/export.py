@@ -12,7 +12,7 @@ from typing import get_args
 import torch
 
 from aag import nets
-from aag.errors import AAGError, first_line, unknown
+from aag.errors import AAGError, first_line, unknown_name
 from aag.files import explain_write_errors
 from aag.nets import Encoder
 from aag.runs import Run
@@ -44,7 +44,7 @@ def export_encoder(
     out: a file; for the format hub a folder. Default: in the folder `export`, next to the encoder's own file.
     """
     if format not in get_args(ExportFormat):
-        raise unknown("format", format, get_args(ExportFormat))
+        raise unknown_name("format", format, get_args(ExportFormat))
     run = None
     if isinstance(model, Encoder):
         if out is None:

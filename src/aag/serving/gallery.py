@@ -51,7 +51,7 @@ def make_gallery(
     seconds: float,
     dtype: torch.dtype | None = None,
 ) -> Gallery:
-    """Encode up to `points` images of the train and test sets, and stop early after `seconds`, but not before 500.
+    """Encode up to `points` images of the train and test sets. Stop early after `seconds`, but not before 500 images.
 
     The images are drawn at random with a fixed seed. They are read in chunks, because they may be memory-mapped.
     """

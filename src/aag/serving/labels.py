@@ -81,7 +81,7 @@ def label_images(
 def read_labels(path: Path, table: EmbeddingTable) -> dict[int, str]:
     """Return {row: label} of a CSV with the columns path and label. Rows without a label are ignored.
 
-    Paths are those of the table; also accepted with the folder in front, or absolute.
+    Paths are those of the table. The folder in front of them and absolute paths are accepted, too.
     """
     try:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:

@@ -1,8 +1,8 @@
 """Project embeddings to a plane by t-SNE, in plain torch and linear time, on a CPU or a GPU.
 
-The repulsion of all pairs is a convolution on a grid (Linderman et al., Fast interpolation-based t-SNE, 2019); the
-attraction has equal weights for the nearest neighbours (Böhm et al., Attraction-repulsion spectrum, 2022). In sets
-larger than `LANDMARKS`, t-SNE places a sample, and each other row is placed between its nearest rows of the sample.
+The repulsion of all pairs is a convolution on a grid (Linderman et al., Fast interpolation-based t-SNE, 2019). The
+attraction has equal weights for the nearest neighbours (Böhm et al., Attraction-repulsion spectrum, 2022). Of more rows
+than `LANDMARKS`, t-SNE places a sample, and each other row is placed between its nearest rows of the sample.
 """
 
 from collections.abc import Callable
@@ -71,14 +71,14 @@ def _tsne(rows: Tensor, graph: Tensor, seed: int, on_progress: Progress) -> Tens
     if count < 4:  # a line or a triangle: nothing to arrange
         return y * 1e4
     row, column = _symmetric_edges(graph, count)
-    pull = 1.0 / len(row)
+    edge_weight = 1.0 / len(row)
     velocity, gains = torch.zeros_like(y), torch.ones_like(y)
     rate = max(50.0, count / EXAGGERATION)
     for step in range(EARLY_STEPS + LATE_STEPS):
         early = step < EARLY_STEPS
         grid = COARSE if step < EARLY_STEPS + LATE_STEPS - FINE_STEPS else FINE
         repulsion = _exact_repulsion(y) if count <= EXACT_ROWS else _repulsion(y, *grid)
-        gradient = (EXAGGERATION if early else 1.0) * pull * _attraction(y, row, column) - repulsion
+        gradient = (EXAGGERATION if early else 1.0) * edge_weight * _attraction(y, row, column) - repulsion
         gains = torch.where((gradient > 0) == (velocity > 0), gains * 0.8, gains + 0.2).clamp_min(0.01)
         velocity = (0.5 if early else 0.8) * velocity - 4 * rate * gains * gradient
         y = y + velocity

@@ -159,7 +159,7 @@ def _draw_tile(sheet: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, x: int
 def fit_text(text: str, width: int, size: int) -> str:
     """Return the text without unprintable characters, shortened in its middle to `width` pixels.
 
-    The end of a path tells most, so two thirds of what remains is the end.
+    Two thirds of what remains is the end, since the end of a path matters most.
     """
     text = printable(text)
     if text_width(text, size) <= width:

@@ -54,7 +54,7 @@ class ImageSource:
                 yield f"{name}\0"
 
     def labels(self) -> list[str] | None:
-        """Return each image's class, by its labels or its subfolder, "" for unlabelled ones; None without classes."""
+        """Return the class of each image, by its label or subfolder; "" for unlabelled images, None without classes."""
         if self.sets:
             if any(each.labels is None for each in self.sets):
                 return None

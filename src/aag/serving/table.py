@@ -21,7 +21,7 @@ from torch import Tensor
 from aag.data.npz_members import open_arrays
 from aag.errors import AAGError, first_line
 from aag.files import atomic_write_path, explain_write_errors
-from aag.vectors import unit
+from aag.vectors import unit_rows
 
 FORMATS = (".parquet", ".npz", ".csv")
 RESERVED = ("path", "embedding", "features", "thumbnail", "thumbnail_offsets", "metadata")
@@ -75,7 +75,7 @@ def write_tables(path: str | Path, tables: Iterable[EmbeddingTable]) -> None:
 def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = True) -> EmbeddingTable:
     """Read a table of any of the formats. Embeddings that are not unit rows are normalised.
 
-    features, thumbnails: False leaves them in the file. If `path` is missing but all its shards are there
+    features, thumbnails: whether to read these columns. If `path` is missing but all its shards exist
     (`NAME-1-of-8.parquet`, …), they are read as one table.
     """
     path = Path(path)
@@ -158,7 +158,7 @@ def _unit_rows(embeddings: Tensor, path: Path) -> Tensor:
     if not embeddings.isfinite().all():
         raise AAGError(f"{path} has embeddings with NaN or infinity; train again with a lower --lr")
     lengths = torch.linalg.vector_norm(embeddings, dim=1)
-    return embeddings if ((lengths - 1).abs() < UNIT_TOLERANCE).all() else unit(embeddings)
+    return embeddings if ((lengths - 1).abs() < UNIT_TOLERANCE).all() else unit_rows(embeddings)
 
 
 # --- .npz -----------------------------------------------------------------------------------------------------------

@@ -36,9 +36,9 @@ def sweep(
 ) -> SweepResult:
     """Train with several settings, rank them on held-out training images, and return all rows, best first.
 
-    `images`: what `aag.train` takes; a test split is never used. `grid`: by option name a list of values, or a range as
-    text, such as "0.01..0.1" for `random`. `options`: any option of `aag.train`, shared by all runs, such as epochs=30
-    or holdout=0.2. The other arguments are those of `aag sweep`. The same call resumes the sweep in `out`.
+    `images`: as for `aag.train`; a test split is never used. `grid`: by option name a list of values or, with `random`,
+    a range such as "0.01..0.1". `options`: any option of `aag.train`, shared by all runs, such as epochs=30 or
+    holdout=0.2. The other arguments are those of `aag sweep`. The same call resumes the sweep in `out`.
     """
     values = read_grid(grid or {})
     sweep_options = SweepOptions(

@@ -13,7 +13,7 @@ from aag.errors import AAGError
 from aag.settings import option
 from aag.sweeps.grid import Values
 from aag.training import Execution, RunSettings, choose_recipe, recipe_settings
-from aag.training.defaults import folder_options, is_folder, with_epochs
+from aag.training.defaults import folder_options, has_image_files, with_epochs
 from aag.training.recipes import check_unused, run_name
 
 NAME_BYTES = 100  # of a sweep's folder, at most
@@ -33,7 +33,7 @@ class Candidate:
     @property
     def is_for_folder(self) -> bool:
         """Whether options that are not given are chosen for a folder."""
-        return self.recipe == "auto" and is_folder(self.settings.data.source)
+        return self.recipe == "auto" and has_image_files(self.settings.data.source)
 
     def run_settings(self, epochs: int | None, seed: int) -> RunSettings:
         """Return the settings of one run. epochs: those of a rung; None keeps them."""
@@ -91,7 +91,7 @@ def check_names(names: Iterable[str]) -> None:
     shared = {field.name for field in fields(Execution)} | {"report"}
     for name in names:
         if name in IMAGE_OPTIONS:
-            raise AAGError(f"{name} cannot be swept: accuracies on different images do not compare; sweep each apart")
+            raise AAGError(f"{name} cannot be swept: it changes the images that are evaluated; leave it out")
         if name == "seed":
             raise AAGError("seed cannot be swept: use --seeds N for N runs of each setting")
         if name in shared:

@@ -1,4 +1,4 @@
-"""Which values to try: all combinations, some drawn at random, or one change at a time."""
+"""The values that a sweep tries: all combinations, some drawn at random, or one change at a time."""
 
 import math
 import random
@@ -91,7 +91,7 @@ def read_values(name: str, text: str) -> "list[Any] | NumberRange":
 
 
 def _read_literal(text: str) -> Any:
-    """Return a number, a truth value or None where the text is one."""
+    """Return the number, boolean or None that a text stands for, else the text."""
     for kind in (int, float):
         try:
             return kind(text)

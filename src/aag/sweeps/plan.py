@@ -1,4 +1,4 @@
-"""What a sweep runs: the rungs, the runs of each, what is done and what is left. All state is in its folder."""
+"""The plan of a sweep: its rungs, the runs of each, and which are done. All state is in its folder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -44,15 +44,15 @@ class SweepOptions(Settings):
     one_at_a_time: bool = False
     """Change one option at a time: the baseline, and each value of the grid alone."""
     halving: Annotated[int, Range(at_least=2, at_most=100)] | None = None
-    """Successive halving by N: train all settings for a part of the epochs, the best 1 in N for N times as many, and so
-    on; the last ones for all --epochs. Each rung has new runs."""
+    """Successive halving by N: train all settings for a part of the epochs, then the best 1/N of them for N times as
+    many, until the last ones train for all --epochs. Each rung has new runs."""
     seeds: Annotated[int, Range(at_least=1, at_most=1000)] = 1
     """Runs per setting, with different seeds; settings are ranked by the mean."""
     rank_by: Literal["auto", "knn", "linear", "agreement"] = "auto"
     """knn or linear: accuracy of held-out training images; agreement: of two views, without labels. auto: knn with
     labels, else agreement."""
     retry_failed: bool = False
-    """Run settings again that failed before."""
+    """Run failed settings again."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Trial:
 
 
 class SweepPlan:
-    """Candidates, their runs in the folder `out`, and what came of them."""
+    """Candidates, their runs in the folder `out`, and the outcomes of these."""
 
     def __init__(
         self,
@@ -173,8 +173,8 @@ class SweepPlan:
         for each in self._valid_candidates[1:]:
             if views(each.settings) != reference:
                 raise AAGError(
-                    f"{describe_values(each.values)} changes the views that agreement is measured on: such settings "
-                    "compare only by labels; add some (class folders), or sweep other options"
+                    f"{describe_values(each.values)} changes the views that agreement is measured on, so it cannot "
+                    "be ranked by agreement; add labels (class folders), or sweep other options"
                 )
 
     def resolve(self, trial: Trial) -> RunSettings:
@@ -194,7 +194,7 @@ class SweepPlan:
     # --- what is done -------------------------------------------------------------------------------------------------
 
     def outcome(self, trial: Trial) -> Outcome:
-        """Return what came of a run, or that it is still to do."""
+        """Return the outcome of a run, also if it is not done yet."""
         seed = trial.settings.train.seed
         if trial.candidate.error:
             return Outcome(seed, trial.run.folder, INVALID, trial.candidate.error)

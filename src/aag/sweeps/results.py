@@ -1,4 +1,4 @@
-"""What came of a sweep: one row per setting, best first, as JSON and as Markdown."""
+"""The results of a sweep: one row per setting, best first, as JSON and as Markdown."""
 
 import json
 import math
@@ -27,7 +27,7 @@ INVALID, NOT_FINITE, OUT_OF_MEMORY, FAILED = "invalid", "not finite", "out of me
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one run."""
+    """The status and the numbers of one run."""
 
     seed: int
     folder: Path
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def read_outcome(run: Run, epochs: int, seed: int, measure: Measure) -> Outcome:
-    """Read what came of a run from its folder. It is done when its last epoch is saved and measured."""
+    """Read the outcome of a run from its folder. It is done when its last epoch is saved and measured."""
     status = run_status(run)
     state = RUNNING if status.state == "running" else STOPPED if run.checkpoints() else TO_DO
     unfinished = Outcome(seed, run.folder, state, seconds=status.seconds)
@@ -101,7 +101,7 @@ def _linear_accuracy(run: Run, epochs: int) -> float | None:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One setting with what came of its runs, one per seed."""
+    """One setting with the outcomes of its runs, one per seed."""
 
     candidate: Candidate = field(repr=False)
     epochs: int

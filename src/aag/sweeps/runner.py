@@ -1,4 +1,4 @@
-"""Run a sweep: train what is missing, rank, go on with the best. A setting that fails does not stop the others."""
+"""Run a sweep: train missing runs, rank them, continue with the best. A failed setting does not stop the others."""
 
 import copy
 import traceback
@@ -34,7 +34,7 @@ from aag.training.runtime import find_device, free_memory
 
 
 class SweepRunner:
-    """Runs a plan. `new_progress(held-out images)` makes what shows the progress of a run."""
+    """Runs a plan. `new_progress(held-out images)` returns the callback that shows the progress of a run."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class SweepRunner:
         return self._write()
 
     def _describe(self) -> None:
-        """Say what is trained on and, for a folder, what is chosen."""
+        """Print the data and, for a folder, the chosen options."""
         plan = self.plan
         for number, choice in enumerate(plan.choices):
             self.say(f"{'' if number else 'chosen':<9}{choice}")
@@ -92,7 +92,7 @@ class SweepRunner:
         self.say(f"{where}{pluralize(len(trials), 'run')}{each}{left}")
 
     def _report(self, trial: Trial) -> None:
-        """Say what came of a run, in one line."""
+        """Print the outcome of a run in one line."""
         found, words = self.plan.outcome(trial), []
         if (score := getattr(found, self.plan.measure)) is not None:
             words.append(f"{self.plan.measure.replace('knn', 'kNN')} {score:.2f} %")
@@ -152,7 +152,7 @@ class SweepRunner:
     # --- results ------------------------------------------------------------------------------------------------------
 
     def result(self) -> SweepResult:
-        """Return what is known now."""
+        """Return the results so far."""
         plan, rows = self.plan, self.plan.rows()
         is_complete = not plan.unfinished_trials()
         result = SweepResult(rows, plan.folder, plan.measure, plan.held_out_count, is_complete)

@@ -27,7 +27,7 @@ from aag.training.defaults import (
     epochs_reason,
     epochs_within,
     evaluation_interval,
-    is_folder,
+    has_image_files,
     minutes_text,
     plan_run,
     slow_network_warning,
@@ -59,17 +59,18 @@ class Execution(Settings):
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
     knn_every: Annotated[int, Range(at_least=0)] = 5
     """Epochs between evaluations (kNN with labels, health without); 0: only before and after training. They never
-    steer training."""
+    influence training."""
     minutes: Annotated[float, Range(above=0)] | None = None
-    """Minutes to train for: the speed is measured, and as many epochs chosen as fit, with their evaluations."""
+    """Minutes to train for: measures the speed, and chooses as many epochs as fit, with their evaluations."""
     checkpoint_minutes: Annotated[float, Range(at_least=0)] = 1.0
     """Minutes between checkpoints; one is also written at the end and on Ctrl-C."""
     keep_checkpoints: Annotated[int, Range(at_least=1, at_most=100)] = 2
     """Number of checkpoints to keep. If the newest is damaged, the run resumes from the one before it."""
     on_nan: Literal["stop", "retry"] = "stop"
-    """When the loss is no longer finite. retry: resume from the last checkpoint at half the learning rate, once."""
+    """What to do if the loss is NaN or infinite. retry: resume once from the last checkpoint at half the learning
+    rate."""
     deterministic: bool = False
-    """Get the same bits for the same seed on the same GPU; slower. A CPU does so with the same number of threads."""
+    """Make runs with the same seed equal bit by bit on one GPU; slower. On a CPU they are, with the same threads."""
     images_on: Literal["auto", "device", "host"] = "auto"
     """device: images are copied to the GPU before training; host: read ahead from memory or disk while training.
     auto: host where they take more than a third of the GPU's free memory."""
@@ -79,13 +80,13 @@ class Execution(Settings):
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A run and what came of it."""
+    """The result of training: the run, its encoder and its numbers."""
 
     run: Run
     encoder: Encoder = field(repr=False)
     summary: RunSummary
     complete: bool  # False: stopped on request, and saved
-    verdict: str = ""  # how the run is by its label-free health, and what to do
+    verdict: str = ""  # one sentence on the encoder's label-free health, and what to do
 
 
 def train(
@@ -134,7 +135,7 @@ def train(
         options["network"] = f"custom:{type(network).__name__}" if isinstance(network, nn.Module) else network
     if made:
         if own := {each.name for each in fields(made.settings)} & options.keys():
-            raise AAGError(f"give {', '.join(sorted(own))} to the method's own settings: it is made already")
+            raise AAGError(f"method= is an object with its own settings; set {', '.join(sorted(own))} there")
         settings = replace(settings, method_settings=made.settings)
     settings = settings.replace(
         **{key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
@@ -184,11 +185,11 @@ def train_run(
     decoding_progress: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
-    """Train by settings: resolve them, check the run folder, load what is named and not given, and train.
+    """Train by settings: resolve them, check the run folder, load the images if `sets` is None, and train.
 
-    `given`: names of the options that the user chose. With the recipe auto on a folder, others are chosen for it; None
-    leaves all of them alone. `say` prints the choices and warnings. `decoding_progress(done, total)` is called
-    while files of a folder are decoded. Processes that torchrun started train together.
+    `given`: names of the options that the user chose. With the recipe auto on a folder, the others are chosen for it;
+    None: choose none. `say` prints the choices and warnings. `decoding_progress(done, total)` is called while files of
+    a folder are decoded. Processes that torchrun started train together.
     """
     check_unused(settings, recipe)
     trackers = make_trackers(execution.track)  # first: a missing package is said before anything slow
@@ -196,7 +197,7 @@ def train_run(
         prepare_deterministic()  # before CUDA starts
     device = find_device(execution.device)
     with process_group(device), ExitStack() as stack:
-        for_folder = given is not None and recipe == "auto" and sets is None and is_folder(settings.data.source)
+        for_folder = given is not None and recipe == "auto" and sets is None and has_image_files(settings.data.source)
         given = given or ()
         plan = on_main(
             lambda: plan_run(settings, recipe, given, execution.out, execution.minutes, device, for_folder=for_folder)
@@ -292,7 +293,7 @@ def _load(
 
 
 def _stored_normalisation(run: Run, settings: RunSettings) -> Normalisation | None:
-    """Return the mean and deviation that pretrained weights brought along, of a run that is resumed."""
+    """Return the mean and deviation of a resumed run that started from pretrained weights; else None."""
     stored = Checkpoints(run).load() if settings.train.pretrained else None
     if stored is None:
         return None

@@ -1,4 +1,4 @@
-"""Batches of views, made many at once: kernel launches are what small batches pay for."""
+"""Batches of views. Many are made at once, because kernel launches dominate the time of small batches."""
 
 from typing import NamedTuple
 
@@ -33,11 +33,11 @@ def sized_augmentations(method: Method, images: Tensor, view_size: int | None) -
 class Batches:
     """The batches of an epoch, made in chunks of whole batches.
 
-    A view depends on (seed, epoch, image, view) alone; where the method orders an epoch's images, and may take one
-    twice, on the position in that order instead of the image. Chunks start at fixed positions, so that a resumed run
-    repeats the arithmetic of an uninterrupted one, bit for bit. Images on another device than `device` are read ahead,
-    chunk by chunk. Views have `view_size` pixels a side, by default the images'. With several processes each makes its
-    own share of every batch; `batch_size` counts the images of all shares.
+    A view depends on (seed, epoch, image, view) only. If the method orders an epoch's images, and may take one twice,
+    the position in that order replaces the image. Chunks start at fixed positions, so that a resumed run repeats the
+    arithmetic of an uninterrupted one, bit for bit. Images on another device than `device` are prefetched chunk by
+    chunk. Views have `view_size` pixels a side, by default the images'. With several processes, each makes its share of
+    every batch; `batch_size` counts the images of all shares.
 
     While images are still being decoded (`decoding`), ask `rows_needed` before a batch. The first epoch is then
     shuffled within blocks only.
@@ -80,7 +80,7 @@ class Batches:
         rows = slice(place * self.share_size, (place + 1) * self.share_size)
         return Batch(self._chunk.views[:, rows], self._chunk.indices[rows])
 
-    def first(self, epoch: int) -> Batch:
+    def first_batch(self, epoch: int) -> Batch:
         """Make the first batch of an epoch without keeping its chunk."""
         views, index = self.make_chunk(epoch, 0)
         return Batch(views[:, : self.share_size], index[: self.share_size])
@@ -95,7 +95,7 @@ class Batches:
         return min(len(self.images), -(-end // block) * block)
 
     def reset(self) -> None:
-        """Drop what was made ahead: the method may have changed its order."""
+        """Drop prefetched batches, because the method may have changed its order."""
         self._order = self._chunk_at = None
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class Batches:
             self._reader.close()
 
     def make_chunk(self, epoch: int, chunk: int) -> Batch:
-        """Make many batches in one."""
+        """Return `per_chunk` batches as one."""
         if self._order is None or self._order[0] != epoch:
             own = self.method.epoch_order(epoch)
             shuffled = self._shuffle(epoch) if own is None else own.to(self.images.device)

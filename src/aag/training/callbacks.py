@@ -1,4 +1,4 @@
-"""What happens next to the steps: callbacks receive every event and may log numbers."""
+"""Callbacks: they receive every event of training and may log numbers."""
 
 import time
 from dataclasses import asdict
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Base class: every method is called in the order of events and does nothing by default."""
+    """Base class of callbacks. Every method does nothing by default."""
 
     def on_start(self, trainer: "Trainer") -> None:
-        """After a checkpoint was loaded, if there is one, and before anything is compiled."""
+        """Called after a checkpoint was loaded, if there is one, and before anything is compiled."""
 
     def on_ready(self, trainer: "Trainer", seconds: float) -> None:
-        """After compiling and capturing, which took this long."""
+        """Called after compiling and capturing, which took `seconds`."""
 
     def on_step(self, trainer: "Trainer", loss: float) -> None:
-        """About twice a second on a GPU, after every step on a CPU."""
+        """Called about twice a second on a GPU, after every step on a CPU."""
 
     def on_epoch(self, trainer: "Trainer") -> None:
-        """Before the first step (`trainer.epoch` is 0) and after every epoch; time spent here is not training time."""
+        """Called before the first step (`trainer.epoch` is 0) and after every epoch. It is not counted as training."""
 
     def on_log(self, trainer: "Trainer", row: dict[str, Any]) -> None:
-        """For every row that is logged, by training or by a callback."""
+        """Called for every row that training or a callback logs."""
 
     def on_end(self, trainer: "Trainer") -> None:
         """Called after the last step, a requested stop, or an error."""
@@ -53,12 +53,12 @@ class ListSkipped(Callback):
             self.written = len(lines)
 
     def on_epoch(self, trainer: "Trainer") -> None:
-        """With --start-early, some are known only now."""
+        """Write the file again: with --start-early, some files are only known now."""
         self.on_start(trainer)
 
 
 class KNN(Callback):
-    """Weighted kNN of labelled test images among the labelled training images, not augmented. Never steers training."""
+    """Log the weighted kNN accuracy of labelled test images among labelled training images, not augmented."""
 
     def __init__(self, train: ImageSet, test: ImageSet | None, every: int = 5) -> None:
         """`every`: epochs between evaluations; 0: only before and after training. Sets without labels are left out."""
@@ -87,7 +87,7 @@ class KNN(Callback):
 
 
 class Health(Callback):
-    """Label-free measures of two views of a fixed subset of the training images. They never steer training."""
+    """Log label-free measures of two views of a fixed subset of the training images."""
 
     def __init__(self, every: int = 5) -> None:
         """`every`: epochs between evaluations; 0: only before and after training."""

@@ -48,7 +48,7 @@ class Checkpoints:
         return None
 
     def save(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Write the newest checkpoint. Whatever fails, or kills the process, the one before it stays."""
+        """Write the newest checkpoint. If this fails or the process is killed, the previous one is still there."""
         previous = self._link_newest() if self.keep > 1 and self._newest_is_whole else None
         try:
             checkpoint.save(self.run.checkpoint, tensors, state)

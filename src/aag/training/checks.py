@@ -1,4 +1,4 @@
-"""What `Trainer` refuses: parts of the wrong type or size, and batches that processes cannot divide."""
+"""Checks of `Trainer`: parts of the wrong type or size, and batches that processes cannot divide."""
 
 from aag.augment.base import CentreCropped
 from aag.data import ImageSet
@@ -45,7 +45,7 @@ def check_sizes(encoder: Encoder, images: ImageSet, settings: TrainSettings) -> 
 
 
 def check_low_res(method: Method, settings: TrainSettings) -> None:
-    """Raise if the method's views cannot be made smaller: the centre of a view is not the view."""
+    """Raise if the method's views cannot be made smaller without a centre crop, which would change them."""
     if settings.low_res_size is None:
         return
     for augmentation in method.augmentations():

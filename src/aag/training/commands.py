@@ -13,7 +13,7 @@ from aag.training.settings import RunSettings
 
 
 def train_options(settings: RunSettings, recipe: str, execution: Execution, given: Collection[str] = ()) -> list[str]:
-    """Return the words after `aag train` that give exactly this run.
+    """Return the words after `aag train` that start exactly this run.
 
     Options that equal the recipe's are left out, unless they are `given`: for a folder, others would be chosen.
     """
@@ -30,25 +30,25 @@ def train_options(settings: RunSettings, recipe: str, execution: Execution, give
     for field in fields(Execution):
         if (value := getattr(execution, field.name)) != getattr(usual, field.name):
             words[field.name] = value
-    return [word for option_words in type_options(words) for word in option_words]
+    return [word for option_words in spell_options(words) for word in option_words]
 
 
 def train_command(settings: RunSettings, recipe: str, execution: Execution, given: Collection[str] = ()) -> str:
-    """Return the line for a shell that gives exactly this run."""
+    """Return the shell command that starts exactly this run."""
     return shlex.join(["aag", "train", *train_options(settings, recipe, execution, given)])
 
 
 def evaluate_command(folder: Path, execution: Execution, *more: str) -> str:
-    """Return the line for a shell that evaluates a run with the device and data root of its training."""
+    """Return the shell command that evaluates a run with the device and data root of its training."""
     words = {"device": execution.device} if execution.device != Execution.device else {}
     if execution.data_root:
         words["data_root"] = str(execution.data_root)
-    options = [word for option_words in type_options(words) for word in option_words]
+    options = [word for option_words in spell_options(words) for word in option_words]
     return shlex.join(["aag", "evaluate", str(folder), *more, *options])
 
 
-def type_options(settings: Mapping[str, Any]) -> list[list[str]]:
-    """Return each option as one types it, in words."""
+def spell_options(settings: Mapping[str, Any]) -> list[list[str]]:
+    """Return the command-line words of each option: ["--lr", "0.1"], ["--no-flip"]."""
     return [
         [option(name if value else f"no_{name}")]
         if isinstance(value, bool)

@@ -87,8 +87,8 @@ def plan_run(
     return Plan(run, name, settings, minutes, choices)
 
 
-def is_folder(source: str) -> bool:
-    """Return whether a source has images of any size, for which options are chosen: a folder, a URL or shards."""
+def has_image_files(source: str) -> bool:
+    """Return whether a source is image files of any size (a folder, a URL or shards), for which options are chosen."""
     if source in DATASETS:
         return False
     return os.path.isdir(os.path.expanduser(source)) or is_remote(source) or is_sharded(source)
@@ -103,7 +103,7 @@ def folder_options(settings: RunSettings) -> set[str]:
 
 
 def stored_choices(settings: RunSettings, run: Run, options: Collection[str]) -> RunSettings:
-    """Return the settings with the values that an existing run chose at its start. Nothing is measured again."""
+    """Return the settings with the options that were chosen when an existing run started."""
     stored, own = flatten(run.settings()), settings.options()
     return settings.replace(**{name: stored[name] for name in options if name in stored and name in own})
 
@@ -185,10 +185,10 @@ def minutes_text(minutes: float) -> str:
 
 
 def epochs_reason(start: float, epoch: float, minutes: float) -> str:
-    """Say why --minutes chose its epochs. One is the least, even where it does not fit. start, epoch: seconds."""
+    """Return why --minutes chose this number of epochs; one is the minimum. start, epoch: seconds."""
     each, length = duration(epoch) if epoch >= 10 else f"{epoch:.2g} s", minutes_text(minutes)
     if start + epoch > 60 * minutes:
-        return f"the least, {each}: more than {length}"
+        return f"the minimum: one takes {each}, more than {length}"
     return f"fit into {length}, at {each} each"
 
 

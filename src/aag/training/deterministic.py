@@ -1,4 +1,4 @@
-"""Repeatable arithmetic: the same seed on the same machine gives the same bits."""
+"""Deterministic arithmetic: the same seed on the same machine gives the same bits."""
 
 import logging
 import os
@@ -16,13 +16,13 @@ CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # a fixed workspace: else cuBLA
 
 
 def prepare_deterministic() -> None:
-    """Set what must be set before CUDA starts."""
+    """Set the environment variable that cuBLAS reads when CUDA starts."""
     os.environ.setdefault(*CUBLAS)
 
 
 @contextmanager
 def deterministic_algorithms() -> Iterator[None]:
-    """Make PyTorch use deterministic algorithms alone inside the block. An operation that has none is an AAGError.
+    """Make PyTorch use only deterministic algorithms in the block. An operation that has none raises an AAGError.
 
     Our Triton kernels use no atomic operations and choose nothing by speed: they are deterministic.
     """
@@ -49,10 +49,10 @@ def deterministic_algorithms() -> Iterator[None]:
 
 
 def restore_threads(threads: int) -> None:
-    """Use as many threads as a run began with: on a CPU, the order of sums depends on them. Say so if that is new."""
+    """Use as many threads as a run began with: on a CPU, the order of sums depends on them. Log a change."""
     before = torch.get_num_threads()
     if threads != before:
         torch.set_num_threads(threads)
         _log.warning(
-            "training with the %d threads that this run began with, not %d: its bits depend on them", threads, before
+            "using %d threads, as this run began with, not %d: its exact numbers depend on them", threads, before
         )

@@ -1,4 +1,4 @@
-"""The encoder that a run trains: built by its settings, with other weights to start from, and partly frozen."""
+"""Build the encoder that a run trains, load the weights it starts from, and freeze parts of it."""
 
 from collections.abc import Iterable
 

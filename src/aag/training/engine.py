@@ -1,4 +1,4 @@
-"""The engine of training: encoder, method and images on a device, and the step that is run on their batches."""
+"""The training engine: it holds encoder, method and images on a device, and runs steps on their batches."""
 
 import logging
 import time
@@ -104,7 +104,7 @@ class Engine:
                     warnings.filterwarnings("ignore", module="torch")  # the compiler's advice to its own developers
                     # The thread of backward has no CUDA context before its first product; PyTorch makes one.
                     warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
-                    self.step.warm_up(lambda: self.batches.first(epoch))
+                    self.step.warm_up(lambda: self.batches.first_batch(epoch))
             except torch.cuda.OutOfMemoryError:
                 raise
             except Exception as error:
@@ -118,16 +118,16 @@ class Engine:
         return time.monotonic() - started
 
     def match_view_size(self, epoch: int) -> None:
-        """Build and compile the step anew if the epoch's views have another size than those before."""
+        """Build and compile the step again if the size of the views changes in this epoch."""
         if self._view_size(epoch) != self.view_size:
             self.warm_up(epoch)
 
     def close(self) -> None:
-        """Undo what `prepare` changed elsewhere: a plain runtime turns kernels off. `Trainer.fit` does it itself."""
+        """Undo the global changes of `prepare`: a plain runtime turns kernels off. `Trainer.fit` calls this itself."""
         self._stack.close()
 
     def _build_step(self, runtime: Runtime) -> None:
-        """Build the step. It keeps the state of the one before it: of a stopped `fit`, or of a failed runtime."""
+        """Build the step, with the state of the previous one: of a stopped `fit`, or of a runtime that failed."""
         self.runtime = runtime
         if runtime.is_plain:
             self._stack.enter_context(kernels.disabled())

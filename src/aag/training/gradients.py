@@ -57,7 +57,7 @@ class GradientReducer:
         if self._sent is None:
             return
         self._bucket_of[parameter].missing.discard(parameter)
-        # In order, so that all processes send the same bucket at the same time.
+        # All processes must send the buckets in the same order.
         while self._sent < len(self._buckets) and not self._buckets[self._sent].missing:
             self._buckets[self._sent].send()
             self._sent += 1

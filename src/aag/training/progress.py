@@ -1,4 +1,4 @@
-"""Training as a person sees it: a progress bar, and signals that stop it cleanly."""
+"""The progress bar of training, and signals that stop it cleanly."""
 
 import contextlib
 import signal
@@ -110,7 +110,7 @@ class Progress(Callback):
     def on_log(self, trainer: "Trainer", row: dict[str, Any]) -> None:
         if row["kind"] == "epoch":
             self.loss = row["loss"]
-            # Beside health there is no room for it.
+            # Next to rank and agreement there is no room for the speed.
             speed = f"  {row['views_per_second']:,.0f} views/s" if self.labelled else ""
             self.bar.update(self.task, completed=row["step"], epoch=row["epoch"], loss=f"{self.loss:.2f}", speed=speed)
         elif row["kind"] == "knn":
@@ -134,7 +134,10 @@ class Progress(Callback):
 
 
 class StopRequest:
-    """Whether a signal asked for a stop; call it after each step. Before the first call there is nothing to save."""
+    """A request to stop by a signal. Call it after each step; it returns whether to stop.
+
+    Before the first call there is nothing to save, so a signal stops at once.
+    """
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -155,7 +158,7 @@ class StopRequest:
             return
         self.signum = signum
         if read_launch().rank == 0:
-            with contextlib.suppress(OSError, RuntimeError):  # nobody reads it, or it was being written to
+            with contextlib.suppress(OSError, RuntimeError):  # stderr is closed, or was being written to
                 print("\nstopping after this step …", file=sys.stderr)
 
     @property

@@ -1,4 +1,4 @@
-"""Recipes: named settings to start from. A recipe is a way to write settings down, never part of a run's identity."""
+"""Recipes: named settings to start from. A recipe only abbreviates settings; it does not identify a run."""
 
 import hashlib
 import os
@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from aag.data.datasets import DATASETS
-from aag.errors import AAGError, describe, unknown
+from aag.errors import AAGError, describe, unknown_name
 from aag.methods import Recipe, load_method, methods
 from aag.nets import NetworkSettings
 from aag.settings import TrainSettings, option
@@ -42,11 +42,11 @@ def choose_recipe(recipe: str, data: str, method: str | None) -> tuple[str, str]
         return recipe, method or known[recipe][0]
     if method and recipe in load_method(method).recipes:
         return recipe, method
-    raise unknown("recipe", recipe, ["auto", *known])
+    raise unknown_name("recipe", recipe, ["auto", *known])
 
 
 def find_recipe(recipe: str, method: str) -> Recipe:
-    """Return a recipe by name, of a method or of another one whose training settings it takes."""
+    """Return a recipe by name: the method's own, or another method's, whose training settings it then uses."""
     return load_method(method).recipes.get(recipe) or recipes()[recipe][1]
 
 
@@ -63,7 +63,7 @@ def recipe_settings(recipe: str = "auto", data: str = DataSettings.source, metho
 
 
 def check_unused(settings: RunSettings, recipe: str) -> None:
-    """Raise where an option was changed that the other settings make meaningless."""
+    """Raise if the user changed an option that has no effect with the other settings."""
     base, train = recipe_settings(recipe, settings.data.source, settings.method).train, settings.train
     if train.nesterov and not base.nesterov and train.optimizer != "sgd":
         raise AAGError(f"--nesterov has no effect with --optimizer {train.optimizer}; leave it out")
@@ -80,10 +80,10 @@ def run_name(
     given: Collection[str] = (),
     minutes: float | None = None,
 ) -> str:
-    """Name a run after its data, network, recipe and seed, and each option that differs from the recipe's.
+    """Return a run's name: its data, network, recipe, seed, and each option that differs from the recipe's.
 
-    Options that are `choosable` for the user are in the name only where they are `given`: the same command has the
-    same name whatever is chosen.
+    Options that are `choosable`, for a folder or for --minutes, are in the name only if they are `given`. So the same
+    command gives the same name, whatever is chosen.
     """
     chosen_recipe, _ = choose_recipe(recipe, settings.data.source, settings.method)
     base = recipe_settings(chosen_recipe, settings.data.source, settings.method).options()
@@ -99,13 +99,13 @@ def run_name(
     name = [data, *network, by, f"seed{settings.train.seed}"]
     for field, value in settings.options().items():
         meaningless = field in ("width", "depth") and getattr(settings.encoder.resolve(), field) is None
-        is_told = field in given if field in choosable else value != base[field]
-        if field not in ("data", "network", "method", "seed") and is_told and not meaningless:
+        is_named = field in given if field in choosable else value != base[field]
+        if field not in ("data", "network", "method", "seed") and is_named and not meaningless:
             name.append(f"{field.replace('_', '-')}={list(value) if isinstance(value, tuple) else value}")
     if minutes:
         name.append(f"minutes={minutes:g}")
     whole = re.sub(r"[^\w.=+-]", "_", "-".join(name))
     if len(whole.encode()) <= 200:
         return whole
-    # A file system takes 255 bytes per name, and files are named after runs: a hash tells the rest apart.
+    # File systems take 255 bytes per name, and files are named after runs: a hash keeps long names unique.
     return whole.encode()[:190].decode(errors="ignore") + "-" + hashlib.sha256(whole.encode()).hexdigest()[:8]

@@ -25,13 +25,13 @@ def check_history(history: Tensor, first: int, last: int, epoch: int) -> int:
 
 
 def check_state(tensors: Iterable[Tensor]) -> None:
-    """Raise if weights or the state of optimizer or method are not finite, though the loss was."""
+    """Raise if weights, optimizer state or method state are not finite, although the loss was."""
     is_finite = all(bool(torch.isfinite(value).all()) for value in tensors if value.is_floating_point())
     if any_process(not is_finite)[0]:
         raise NotFiniteError("the weights are no longer finite")
 
 
-def explain(error: NotFiniteError, run: Run | None, on_nan: str, lr_factor: float) -> NotFiniteError:
+def explain_failure(error: NotFiniteError, run: Run | None, on_nan: str, lr_factor: float) -> NotFiniteError:
     """Return an error that also says what was tried, what is kept, and what to do."""
     parts = [str(error).partition(";")[0]]
     if lr_factor < 1:

@@ -1,4 +1,4 @@
-"""The one place that decides where and how a run computes, and says why."""
+"""Decide on which device and by which kernels a run computes, and say why. Nothing else decides this."""
 
 import gc
 import os
@@ -55,7 +55,7 @@ class Runtime:
         return None if self.dtype == torch.float32 else self.dtype
 
     def for_processes(self) -> "Runtime":
-        """Return how several processes compute together: their gradients are summed before the step."""
+        """Return the runtime for several processes, whose gradients are summed before the optimizer step."""
         captured = self.graph and backend(self.device) == "nccl"  # gloo sends through the host
         return replace(self, fused_step=False, graph=captured)
 
@@ -71,7 +71,7 @@ class Runtime:
 def choose_runtime(
     encoder: nn.Module, device: torch.device, precision: str, compile: str = "auto", deterministic: bool = False
 ) -> Runtime:
-    """Decide how to train an encoder on a device with this (resolved) precision."""
+    """Return the runtime that trains an encoder on a device with this (resolved) precision."""
     if compile not in COMPILE_MODES:
         raise AAGError(f"--compile must be one of {', '.join(COMPILE_MODES)}, not {compile!r}")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -128,10 +128,10 @@ def choose_precision(device: torch.device, wanted: Precision = "auto") -> Precis
 
 
 def choose_threads(device: torch.device) -> None:
-    """On a CPU, use all cores or one, whichever is faster now, unless the user has chosen.
+    """Use all cores of a CPU or one, whichever is faster now, unless OMP_NUM_THREADS is set.
 
-    Threads wait for each other after every operation. Where other processes hold some of the cores, all of ours wait
-    for the slowest, and one thread alone is several times faster.
+    Threads wait for each other after every operation. If other processes use some of the cores, all of ours wait for
+    the slowest, and one thread alone is several times faster.
     """
     threads = torch.get_num_threads()
     if (
@@ -157,9 +157,9 @@ def choose_threads(device: torch.device) -> None:
 
 
 def free_memory() -> None:
-    """Give the next run a GPU like that of a new process.
+    """Free the GPU memory and compiled functions that a run leaves behind.
 
-    Memory that a run reserved would count as the next one's, and torch.compile stops compiling after many networks.
+    The next run's peak memory would include the memory, and torch.compile stops compiling after many networks.
     """
     gc.collect()
     if torch.cuda.is_initialized():

@@ -1,4 +1,4 @@
-"""What a run folder keeps of training: checkpoints that a run resumes from, and the encoder."""
+"""Save checkpoints and the encoder in the run folder, and resume from them."""
 
 import json
 import time
@@ -19,7 +19,7 @@ from aag.training.checkpoints import Checkpoints, LoadedCheckpoint
 
 @dataclass
 class TrainingProgress:
-    """How far a run is; with the weights, all that resuming needs. Checkpoints store its fields by name."""
+    """How far training is. Checkpoints store these fields by name, next to the weights."""
 
     epoch: int = 0  # epochs finished
     step: int = 0  # steps finished in the current epoch
@@ -33,7 +33,7 @@ class RunSaver:
     def __init__(
         self, run: Run, settings: dict[str, Any], images: ImageSet, encoder: Encoder, *, keep: int, minutes: float
     ) -> None:
-        """`settings` are those of the whole run by section; `minutes` are between checkpoints, of which `keep` stay."""
+        """settings: of the whole run, by section. minutes: between checkpoints. keep: number of checkpoints to keep."""
         self.run, self.settings, self.images, self.encoder = run, settings, images, encoder
         self.checkpoints, self.minutes = Checkpoints(run, keep), minutes
         self._saved_at = time.monotonic()
@@ -101,7 +101,7 @@ class RunSaver:
         nets.save(self.encoder, self.run.encoder_file, self._encoder_extra(progress))
 
     def _encoder_extra(self, progress: TrainingProgress) -> dict[str, str]:
-        """What the encoder's file says about the run, so that it cannot be taken for another's."""
+        """Return the metadata of the encoder's file, which identifies the run."""
         extra = {"epoch": str(progress.epoch), "settings": json.dumps(self.settings, sort_keys=True)}
         return extra if progress.lr_factor == 1 else {**extra, "lr_factor": str(progress.lr_factor)}
 

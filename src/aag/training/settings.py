@@ -1,11 +1,11 @@
-"""The settings of a whole run: data, encoder, method and training. They decide its numbers, and so its identity."""
+"""The settings of a whole run: data, encoder, method and training. They determine its numbers and identify it."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, Self
 
 from aag.data import ImageSet
 from aag.data.datasets import DATASETS
-from aag.errors import AAGError, unknown
+from aag.errors import AAGError, unknown_name
 from aag.methods import Method, MethodSettings, load_method
 from aag.nets import Encoder, NetworkSettings
 from aag.settings import AddedLater, Precision, Range, Settings, TrainSettings, from_json, to_json
@@ -50,10 +50,9 @@ class DataSettings(Settings):
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Everything that decides the numbers of a run.
+    """All settings that determine the numbers of a run.
 
-    As written it may hold automatic values; `resolve` replaces them. Two runs are the same run if their resolved
-    settings are equal.
+    Automatic values are replaced by `resolve`. Two runs are the same run if their resolved settings are equal.
     """
 
     data: DataSettings
@@ -106,7 +105,7 @@ class RunSettings:
             elif name in own and name != "source":
                 sections.setdefault(own[name], {})[name] = value
             else:
-                raise unknown(f"option of --method {self.method}", name, ["data", *own])
+                raise unknown_name(f"option of --method {self.method}", name, ["data", *own])
         return replace(self, **{name: replace(getattr(self, name), **values) for name, values in sections.items()})
 
     def to_json(self) -> dict[str, Any]:

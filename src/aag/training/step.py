@@ -1,4 +1,4 @@
-"""One training step: views in, statistics out. By kernels, compiled or plain; as a CUDA graph where possible."""
+"""One training step, from views to statistics: by kernels, torch.compile or plain PyTorch, as a CUDA graph or eager."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Step:
-    """Forward, loss, backward, optimizer and the method's state; returns float32 statistics, one per name in `names`.
+    """Run forward, loss, backward, optimizer and `Method.after_step`; return float32 statistics, one per `names`.
 
     With `accumulate`, a batch is the first, a middle or the last one of those whose gradients are averaged. With
     several processes, each passes its share of the batch, and the result is that of the whole batch.
@@ -50,9 +50,9 @@ class Step:
         self._zeros = torch.empty(0)
 
     def __call__(self, batch: Batch, lr: float, *, first: bool = True, last: bool = True) -> Tensor:
-        """Run a batch. `first` starts new gradients, `last` ends in an optimizer step.
+        """Run a batch. `first` clears the gradients before it, `last` runs the optimizer after it.
 
-        Where a graph is replayed, the next call overwrites the returned statistics.
+        If a CUDA graph is replayed, the next call overwrites the returned statistics.
         """
         self.optimizer.lr.fill_(lr)
         if not self.runtime.graph:
@@ -120,8 +120,8 @@ class Step:
         if failed:
             raise failure or KernelsUnsupportedError("another process could not compile the kernels")
 
-    def replayable(self, batch: Batch, until: str) -> Callable[[], object]:
-        """Return the step up to and including "forward", "backward" or "update", as training runs it, to be timed."""
+    def partial_step(self, batch: Batch, until: str) -> Callable[[], object]:
+        """Return a function that runs the step up to and including "forward", "backward" or "update", for timing."""
         inputs = self._copy_inputs(batch)
         if not self.runtime.graph:
             return lambda: self._run(inputs, until)
@@ -159,7 +159,7 @@ class Step:
         if until == "forward":
             return statistics
         for fused in self.fused:
-            fused.learning = until == "update"
+            fused.updates_weights = until == "update"
         if self._reducer and last:
             self._reducer.start()
         parts = self.settings.accumulate * world_size()  # see `gather_batch` for the number of processes
@@ -223,7 +223,7 @@ class Step:
 
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile without one fusion of reductions, which fails on ghost batch norm (torch 2.11)."""
+    """Compile a function, without one fusion of reductions that fails on ghost batch norm (torch 2.11)."""
     from torch._inductor import list_options  # takes seconds
 
     fusion = "triton.mix_order_reduction"
@@ -231,7 +231,7 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _on_side_stream(work: Callable[[], object]) -> None:
-    """What a graph will hold must have run before, and not on the default stream."""
+    """Run work on a side stream, as PyTorch requires before it is captured in a CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from aag.errors import AAGError, first_line, unknown
+from aag.errors import AAGError, first_line, unknown_name
 from aag.files import write_json
 from aag.runs import flatten
 from aag.training.callbacks import Callback
@@ -92,7 +92,7 @@ class TensorBoard(Tracker):
     def write(self, values: dict[str, float], step: int) -> None:
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
-        self.writer.flush()  # rows are few, and a killed run should show them
+        self.writer.flush()  # so that a killed run keeps its rows
 
     def close(self) -> None:
         self.writer.close()
@@ -160,7 +160,7 @@ TRACKERS: dict[str, type[Tracker]] = {kind.package: kind for kind in (TensorBoar
 def make_trackers(name: str | None) -> list[Tracker]:
     """Return a list with the tracker of this name; empty for None."""
     if name is not None and name not in TRACKERS:
-        raise unknown("tracker", name, TRACKERS)
+        raise unknown_name("tracker", name, TRACKERS)
     return [TRACKERS[name]()] if name else []
 
 

@@ -22,7 +22,7 @@ from aag.training.checkpoints import LoadedCheckpoint
 from aag.training.checks import check_types
 from aag.training.deterministic import deterministic_algorithms, restore_threads
 from aag.training.engine import Engine
-from aag.training.rollback import RETRY_FACTOR, check_history, check_state, explain
+from aag.training.rollback import RETRY_FACTOR, check_history, check_state, explain_failure
 from aag.training.saving import RunSaver, TrainingProgress
 from aag.training.schedule import learning_rate
 from aag.training.settings import settings_of_parts
@@ -32,10 +32,10 @@ _log = logging.getLogger("aag.training")
 
 
 class Trainer(Engine):
-    """Trains an encoder with a method on images, all made by the caller.
+    """Train an encoder with a method on images. The caller makes all three.
 
-    With a `run`, it logs, saves checkpoints and resumes from them; without one it only trains. `run_settings` is the
-    JSON of the whole run by section, where the caller knows more of it than the objects tell.
+    With a `run`, it logs, saves checkpoints and resumes from them; without one it only trains. `run_settings`: the
+    settings of the whole run as JSON by section; by default, they are read from the objects.
 
     Inside `aag.distributed.process_group`, several processes train one encoder, each on its share of every batch. All
     run the same code and callbacks; only the main one reads and writes the run folder.
@@ -80,7 +80,7 @@ class Trainer(Engine):
         self._loaded: LoadedCheckpoint | None = None  # to be restored
 
     def fit(self) -> bool:
-        """Train to the end, from the run's checkpoint if it has one. False: stopped on request, and saved."""
+        """Train to the end, from the run's checkpoint if it has one. Return False if stopped on request, and saved."""
         with ExitStack() as self._stack:
             on_main(self._open_run)
             self._stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -90,28 +90,28 @@ class Trainer(Engine):
             try:
                 return self._fit()
             finally:
-                self._tell("on_end")
+                self._notify("on_end")
 
     @property
     def epoch(self) -> int:
         return self.progress.epoch
 
     def position(self) -> dict[str, int]:
-        """Epochs finished and steps finished in all, as every logged row states them."""
+        """Return the number of finished epochs and of all finished steps, which every logged row has."""
         return {"epoch": self.progress.epoch, "step": self.progress.epoch * self.steps_per_epoch + self.progress.step}
 
     def log(self, *rows: dict[str, Any]) -> None:
         if self.run:
             self.run.log(rows)
         for row in rows:
-            self._tell("on_log", row)
+            self._notify("on_log", row)
 
-    def _note(self, text: str) -> None:
-        """Tell the user something, and log it."""
+    def _warn(self, text: str) -> None:
+        """Log a warning, for the user and in the metrics."""
         _log.warning(text)
         self.log({"kind": "note", **self.position(), "text": text})
 
-    def _tell(self, event: str, *arguments: Any) -> None:
+    def _notify(self, event: str, *arguments: Any) -> None:
         for callback in self.callbacks:
             getattr(callback, event)(self, *arguments)
 
@@ -119,11 +119,11 @@ class Trainer(Engine):
 
     def _fit(self) -> bool:
         resumed = self._resume()
-        self._tell("on_start")
+        self._notify("on_start")
         if self.progress.epoch < self.settings.epochs and not self._start():
             return False
         if not resumed:
-            self._tell("on_epoch")
+            self._notify("on_epoch")
             self._save()
         if self.saver:
             self.saver.restart_clock()
@@ -133,31 +133,31 @@ class Trainer(Engine):
                     self._save()
                     self.raise_decoding_failure()
                     return False
-                self._tell("on_epoch")
+                self._notify("on_epoch")
                 if self.progress.epoch == self.settings.epochs or any_process(self._save_is_due())[0]:
                     self._save()
             except NotFiniteError as error:
                 self._roll_back(error)
         if self.saver and (repaired := self.saver.repair_encoder(self.progress)):
-            self._note(repaired)
+            self._warn(repaired)
         return True
 
     def _start(self) -> bool:
-        """Compile, and log how this process computes. False: stopped before the first images were decoded."""
+        """Compile, and log the runtime. Return False if stopped before the first images were decoded."""
         if any_process(not self._wait_for_images())[0]:
             self.raise_decoding_failure()
             return False
         plain = self.runtime.is_plain
         seconds = self.warm_up(self.progress.epoch)  # first: it may fall back, and the log says to what
         if not plain:
-            self._tell("on_ready", seconds)
+            self._notify("on_ready", seconds)
         where = {**provenance(str(self.runtime.device)), "threads": torch.get_num_threads()}
         about = {"runtime": str(self.runtime), "images": len(self.image_set)}
         self.log({"kind": "start", **self.position(), **where, **about})
         return True
 
     def _epoch(self) -> bool:
-        """Train from the current step to the end of the epoch. False: a stop was requested before that."""
+        """Train from the current step to the end of the epoch. Return False if a stop was requested before that."""
         settings, progress, steps = self.settings, self.progress, self.steps_per_epoch
         device = self.runtime.device
         history = torch.zeros(steps, len(self.step.names), device=device)
@@ -183,7 +183,7 @@ class Trainer(Engine):
                 shown = now
                 loss = history[at, 0].item()
                 checked = check_history(history, checked, at + 1, progress.epoch)
-                self._tell("on_step", loss)
+                self._notify("on_step", loss)
             if progress.step < steps and progress.step % settings.accumulate == 0:
                 stop, save = any_process(self._must_stop(), self._save_is_due())
                 if stop or save:
@@ -206,7 +206,7 @@ class Trainer(Engine):
         return True
 
     def _seed_step(self) -> None:
-        """On a CPU, what a network draws for itself (stochastic depth) belongs to the step."""
+        """Seed PyTorch's generator by the step on a CPU, for networks that draw from it (stochastic depth)."""
         if self.runtime.device.type == "cpu":
             own = (rank(),) if rank() else ()  # processes have other images, and so other draws
             at = (self.settings.seed, self.progress.epoch, self.progress.step, *own)
@@ -231,13 +231,13 @@ class Trainer(Engine):
         self.log({"kind": "retry", **self.position(), "lr_factor": RETRY_FACTOR, "reason": reason})
         if is_main():
             _log.warning(
-                "%s; back to the checkpoint at epoch %d, step %d, from there with %g times the learning rate",
+                "%s; resuming from the checkpoint at epoch %d, step %d, with %g times the learning rate",
                 reason, self.progress.epoch + 1, self.progress.step, RETRY_FACTOR,
             )  # fmt: skip
         self._save()
 
     def _give_up(self, error: NotFiniteError) -> None:
-        raise explain(error, self.run, self.on_nan, self.progress.lr_factor) from error
+        raise explain_failure(error, self.run, self.on_nan, self.progress.lr_factor) from error
 
     # --- saving and resuming ------------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class Trainer(Engine):
         return found is not None
 
     def _resume(self) -> bool:
-        """Restore the checkpoint in the main process and copy its state to the others. False: there is none."""
+        """Restore the checkpoint in the main process and copy its state to the others. Return whether there was one."""
         resumed, self.progress, history, threads = on_main(
             lambda: (self._restore(), self.progress, self.history.cpu(), torch.get_num_threads())
         )
@@ -281,7 +281,7 @@ class Trainer(Engine):
         return resumed
 
     def _restore(self) -> bool:
-        """Return to the checkpoint that was read; what was logged after it is dropped, and will be logged again."""
+        """Restore the checkpoint that was read, and drop the rows logged after it: they will be logged again."""
         found, self._loaded = self._loaded, None
         if self.saver is None:
             return self.position()["step"] > 0
@@ -298,5 +298,5 @@ class Trainer(Engine):
         reached = self.position()["step"]
         self.saver.run.filter_metrics(lambda row: row["step"] <= reached)
         if found.warning:
-            self._note(found.warning)
+            self._warn(found.warning)
         return True

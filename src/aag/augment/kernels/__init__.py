@@ -15,7 +15,7 @@ _logged: set[type] = set()
 
 
 def is_unchanged(augmentation: Augmentation, known_fields: Mapping[type[Augmentation], frozenset[str]]) -> bool:
-    """Whether an augmentation is exactly what a kernel knows: the class, its fields and its methods.
+    """Return whether an augmentation is exactly what a kernel knows: the class, its fields and its methods.
 
     Otherwise log the reason, once per class.
     """

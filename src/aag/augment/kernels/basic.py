@@ -25,7 +25,7 @@ KNOWN_FIELDS = {BasicAugment: frozenset(FIELDS)}
 
 
 def supports(augmentation: Augmentation) -> bool:
-    """Whether `views` gives the augmentation's plain views, up to the last bits of a float."""
+    """Return whether `views` gives the augmentation's plain views, up to the last bits of a float."""
     return is_unchanged(augmentation, KNOWN_FIELDS)
 
 

@@ -19,7 +19,7 @@ KNOWN_FIELDS = {AuxiliaryAugment: frozenset({"policy", "crop", "flip", "scale", 
 
 
 def supports(augmentation: Augmentation) -> bool:
-    """Whether `crop_batch` gives the augmentation's plain crops. Its policy may be any augmentation."""
+    """Return whether `crop_batch` gives the augmentation's plain crops. Its policy may be any augmentation."""
     return is_unchanged(augmentation, KNOWN_FIELDS)
 
 

@@ -21,7 +21,7 @@ KNOWN_FIELDS = {AutoAugment: frozenset({"policy"}), RandAugment: frozenset({"n",
 
 
 def supports(augmentation: Augmentation) -> bool:
-    """Whether `views` gives the augmentation's plain views."""
+    """Return whether `views` gives the augmentation's plain views."""
     return is_unchanged(augmentation, KNOWN_FIELDS)
 
 
