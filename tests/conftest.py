@@ -5,6 +5,8 @@ from functools import cache
 # Before torch: test processes run side by side, and threads that wait for a busy core cost more than they bring. The
 # environment is inherited by the commands that tests start; it also keeps training from choosing a number itself.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Containers often set this. Without cached bytecode, each process that tests start compiles all of torch.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 import torch
