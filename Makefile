@@ -18,7 +18,7 @@ demo: install ## train on the bundled photographs: minutes on any machine
 	$(BIN)/aag train --data sample --recipe demo
 
 test: install ## run the tests that need no GPU and no download
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 check: lint types imports docs test ## everything CI runs
 

@@ -5,11 +5,18 @@ from functools import cache
 # Before torch: test processes run side by side, and threads that wait for a busy core cost more than they bring. The
 # environment is inherited by the commands that tests start; it also keeps training from choosing a number itself.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Containers often set this. Without cached bytecode, each process that tests start compiles all of torch.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 import torch
 
+from by_triton import speed_up_interpreter
+
 torch.set_num_threads(1)
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    speed_up_interpreter()
 
 # Decoded images go to a folder of their own, not to the developer's cache. Data sets in AAG_DATA are used if it is set.
 _cache = tempfile.TemporaryDirectory(prefix="aag-tests-", ignore_cleanup_errors=True)

@@ -105,10 +105,11 @@ def test_the_leaderboard_is_printed_and_as_json(results, capsys):
 def test_an_entry_is_trained_recorded_and_not_repeated(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = ["race", "--data", "sample", "--recipe", "demo", "--epochs", "1", "--width", "4", "--batch-size", "500"]
-    command += ["--seeds", "2", "--target", "1", "--device", "cpu", "--json"]
+    command += ["--image-size", "8", "--seeds", "2", "--target", "1", "--device", "cpu", "--json"]
     assert main(command) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert (row["entry"], row["seeds"]) == ("--data sample --recipe demo --width 4 --epochs 1 --batch-size 500", 2)
+    options = "--data sample --recipe demo --image-size 8 --width 4 --epochs 1 --batch-size 500"
+    assert (row["entry"], row["seeds"]) == (options, 2)
     first = {path.name: path.read_bytes() for path in Path("results").iterdir()}
     assert len(first) == 2
     assert main(command) == 0

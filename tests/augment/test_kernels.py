@@ -56,9 +56,8 @@ def test_kernels_know_every_field(module):
 # --- interpreted -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", ["test_draws", "test_operation", "test_view", "test_override"])
-def test_interpreted_kernels(part):
-    interpret(INTERPRETED, part)
+def test_interpreted_kernels():
+    interpret(INTERPRETED)
 
 
 # --- compiled for a GPU -----------------------------------------------------------------------

@@ -21,6 +21,7 @@ from aag import data, large_batch
 from aag.data import ImageSet
 from aag.distributed import copy_from_main, gather_rows, process_group, process_slice, rank, world_size
 from aag.methods import MethodContext
+from aag.nets.resnet import BasicBlock, ResNet
 from aag.nets.sync_norm import average_running_statistics
 from aag.settings import TrainSettings
 from aag.training import build_encoder, recipe_settings
@@ -84,11 +85,13 @@ def train(method: str, **options: Any) -> Trained:
     settings = settings.replace(width=2, batch_size=BATCH, epochs=6, image_size=size, **{"lr": 3e-4} | options).resolve(
         "fp32"
     )
-    encoder = build_encoder(settings, ImageSet("photographs", images))
+    torch.manual_seed(7 + rank())  # weights drawn here and by the method: those of the main process count
+    # Few batch norms, as each one exchanges statistics twice a step. AMDIM has a network of its own.
+    backbone = None if method == "amdim" else ResNet(BasicBlock, (1, 1), settings.encoder.width)
+    encoder = build_encoder(settings, ImageSet("photographs", images), backbone)
     for name, parameter in encoder.named_parameters():
         parameter.requires_grad_(not name.startswith(freeze) if freeze else True)
     learner = settings.new_method()
-    torch.manual_seed(7 + rank())  # weights that a method draws itself: those of the main process count
     learner.setup(MethodContext(encoder, IMAGES, settings.train))
     encoder.double(), learner.double()
     step = Step(encoder, learner, settings.train, Runtime(torch.device("cpu"), torch.float32, compile=compile))
