@@ -32,7 +32,6 @@ from aag.training.step import Step
 
 VICREG = str(Path(__file__).parents[2] / "examples" / "vicreg.py") + ":VICReg"
 BATCH, STEPS, IMAGES = 16, 20, 48
-TIMEOUT = 240  # seconds that the processes of a test may take
 CASES: dict[str, dict[str, Any]] = {
     "aag": {"method": "aag"},
     "aag, per view": {"method": "aag", "forward": "per-view"},
@@ -140,8 +139,11 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def run_processes(size: int, arguments: list[str], folder: Path) -> list[Finished]:
-    """Run this Python with `arguments` in `size` processes that know of each other, as torchrun starts them."""
+def run_processes(size: int, arguments: list[str], folder: Path, timeout: float = 240) -> list[Finished]:
+    """Run this Python with `arguments` in `size` processes that know of each other, as torchrun starts them.
+
+    After `timeout` seconds they are aborted, and their output says where each thread was.
+    """
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     environment = {**os.environ, **address, "WORLD_SIZE": str(size), "PYTHONFAULTHANDLER": "1"}
     with contextlib.ExitStack() as stack:
@@ -156,10 +158,10 @@ def run_processes(size: int, arguments: list[str], folder: Path) -> list[Finishe
         for process in processes:
             stack.callback(process.kill)
         try:
-            codes = [process.wait(timeout=TIMEOUT) for process in processes]
+            codes = [process.wait(timeout=timeout) for process in processes]
         except subprocess.TimeoutExpired:
             for process in processes:
-                process.send_signal(signal.SIGABRT)  # prints where each thread is
+                process.send_signal(signal.SIGABRT)
             codes = [process.wait(timeout=30) for process in processes]
         for output in outputs:
             output.seek(0)

@@ -16,7 +16,7 @@ GROUPS = ("--bn-group-size", "16")
 def test_two_processes_on_one_gpu_train_like_one(tiny, more):
     for size in (1, 2):
         words = ["-m", "aag", "train", "--data", str(tiny.data), "--out", f"run{size}", "--device", "cuda", *OPTIONS]
-        ended = run_processes(size, [*words, *more], tiny.folder)
+        ended = run_processes(size, [*words, *more], tiny.folder, timeout=90)
         assert not any(each.code for each in ended), ended
     alone, two = (Run(tiny.folder / f"run{size}") for size in (1, 2))
     assert "Triton kernels" in two.metrics()[0]["runtime"]
