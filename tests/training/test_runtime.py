@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from aag import AAGError, nets
-from aag.training import runtime
+from aag import AAGError, data, nets
+from aag.training import Trainer, build_encoder, recipe_settings, runtime
 from aag.training.deterministic import deterministic_algorithms
 from aag.training.runtime import choose_precision, choose_runtime, choose_threads, find_device
 
@@ -46,6 +46,19 @@ def test_without_triton_a_gpu_still_replays_graphs(monkeypatch):
     chosen = choose_runtime(nets.build(nets.EncoderSpec(width=16)), GPU, "fp32")
     assert (chosen.kernels, chosen.compile, chosen.graph) == (False, False, True)
     assert "no triton here" in chosen.reason
+
+
+def test_a_hook_that_is_set_late_turns_the_kernels_off():
+    pytest.importorskip("triton")
+    images = data.load("sample", limit=64)
+    settings = recipe_settings("demo", "sample").replace(width=16).resolve("fp32")
+    trainer = Trainer(build_encoder(settings, images), settings.new_method(), images, settings.train, device="cpu")
+    trainer.runtime = runtime.Runtime(CPU, torch.float32, kernels=True, fused_step=True)
+    trainer.encoder.head.weight.register_hook(lambda grad: grad)
+    trainer.prepare()
+    trainer.close()
+    assert (trainer.runtime.kernels, trainer.runtime.compile) == (False, True)
+    assert trainer.runtime.reason.endswith("head.weight has gradient hooks")
 
 
 def test_each_fallback_is_simpler_and_the_last_is_plain(monkeypatch):

@@ -127,14 +127,21 @@ class Engine:
         self._stack.close()
 
     def _build_step(self, runtime: Runtime) -> None:
-        """Build the step, with the state of the previous one: of a stopped `fit`, or of a runtime that failed."""
+        """Build the step, with the state of the previous one: of a stopped `fit`, or of a runtime that failed.
+
+        A simpler runtime is used if the encoder has changed since this one was chosen, such as by a hook on a weight.
+        """
         self.runtime = runtime
         if runtime.is_plain:
             self._stack.enter_context(kernels.disabled())
         previous: Step | None = getattr(self, "step", None)
         if previous:
             previous.close()
-        self.step = Step(self.encoder, self.method, self.settings, runtime)
+        try:
+            self.step = Step(self.encoder, self.method, self.settings, runtime)
+        except KernelsUnsupportedError as error:
+            self._build_step(runtime.fallback(first_line(error)))
+            return
         if previous:
             self.step.load_state(previous.state())
         self._build_batches()
