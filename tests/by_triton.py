@@ -1,10 +1,8 @@
 """Test kernels without a GPU: run them in Triton's interpreter, in a new process, or compile them for one."""
 
-import inspect
 import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +23,6 @@ def interpret(tests: Path) -> None:
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
     found = python("-m", "pytest", *options, str(tests), TRITON_INTERPRET="1")
     assert found.returncode == 0, found.stdout[-5000:] + found.stderr[-1000:]
-
-
-def speed_up_interpreter() -> None:
-    """Find the functions of Triton's language once. The interpreter does at each call: a fifth of its time."""
-    from triton.language.core import is_builtin
-    from triton.runtime import interpreter
-
-    @cache
-    def find_builtins(package: Any) -> list[tuple[str, Any]]:
-        return [(name, member) for name, member in inspect.getmembers(package) if is_builtin(member)]
-
-    def patch_builtins(package: Any, builder: Any, scope: Any) -> None:
-        for name, member in find_builtins(package):
-            if getattr(package, name) is member:  # not patched yet
-                interpreter._patch_attr(package, name, member, builder, scope)
-
-    interpreter._patch_builtin = patch_builtins
 
 
 def compiled(

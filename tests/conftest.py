@@ -11,12 +11,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import pytest
 import torch
 
-from by_triton import speed_up_interpreter
-
 torch.set_num_threads(1)
-
-if os.environ.get("TRITON_INTERPRET") == "1":
-    speed_up_interpreter()
 
 # Decoded images go to a folder of their own, not to the developer's cache. Data sets in AAG_DATA are used if it is set.
 _cache = tempfile.TemporaryDirectory(prefix="aag-tests-", ignore_cleanup_errors=True)
