@@ -85,8 +85,9 @@ def train(method: str, **options: Any) -> Trained:
         "fp32"
     )
     torch.manual_seed(7 + rank())  # weights drawn here and by the method: those of the main process count
-    # Few batch norms, as each one exchanges statistics twice a step. AMDIM has a network of its own.
-    backbone = None if method == "amdim" else ResNet(BasicBlock, (1, 1), settings.encoder.width)
+    # Few batch norms, as each one exchanges statistics twice a step. AMDIM and Super-AND have networks of their own.
+    small = settings.encoder.network == "resnet18"
+    backbone = ResNet(BasicBlock, (1, 1), settings.encoder.width) if small else None
     encoder = build_encoder(settings, ImageSet("photographs", images), backbone)
     for name, parameter in encoder.named_parameters():
         parameter.requires_grad_(not name.startswith(freeze) if freeze else True)
