@@ -5,7 +5,7 @@
 
 AAG's recipes `paper` and `paper-resnet50` on 50,000 random images of 32×32, in bf16 and in fp32, one process each. The
 limit is set before anything is allocated (`torch.cuda.set_per_process_memory_fraction`); it counts what PyTorch
-reserves, not the CUDA context, which takes about half a GiB more. Prints a Markdown table.
+reserves, not the CUDA context. Prints a Markdown table.
 """
 
 import argparse
