@@ -13,8 +13,7 @@ from checks import as_if_trained
 from torch import Tensor
 
 from aag import kernels
-from aag.nets import Encoder, EncoderSpec, build, convolutions
-from aag.nets import fused as fused_module
+from aag.nets import Encoder, EncoderSpec, build, convolutions, fused_conv_norm
 from aag.nets.alexnet import AlexNet
 from aag.nets.fused import Fused
 from aag.nets.heads import mlp_head
@@ -60,7 +59,7 @@ def network(name: str, photographs: Tensor, groups: int = 0, group_size: int = 0
 def use_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run several programs per group of a few small images, most of them with several tiles."""
     for name, warps, programs in (("REDUCTION", 16, 1), ("ELEMENTWISE", 8, 2)):
-        for module in (fused_module, convolutions):
+        for module in (fused_conv_norm, convolutions):
             monkeypatch.setattr(module, name, (2048, warps, programs))
 
 

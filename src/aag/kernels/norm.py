@@ -25,7 +25,7 @@ from aag.kernels.sums import group_gradients, group_statistics, totals
 
 
 @triton.jit
-def _subsample(row, height, width, STRIDE: tl.constexpr):
+def subsample(row, height, width, STRIDE: tl.constexpr):
     """Return each pixel's row in the subsampled skip tensor, and whether it is in there."""
     pixel = row % (height * width)
     y = pixel // width
@@ -106,14 +106,22 @@ def _moments(
                 mean, variance = group_statistics(x, partial, rows, channels, parts, channel, PIVOT, BLOCK_C)
             if CONV_BIAS:
                 mean += tl.load(conv_bias + channel)
-            old = tl.load(running_mean + channel)
-            tl.store(running_mean + channel, old + momentum * (mean - old))
-            old = tl.load(running_var + channel)
-            unbiased = variance * (rows / (rows - 1.0))
-            tl.store(running_var + channel, old + momentum * (unbiased - old))
-            if block == 0:
-                tl.store(batches, tl.load(batches) + 1)
+            update_running_statistics(
+                block, mean, variance, running_mean, running_var, batches, rows, channel, momentum
+            )
     return scale, shift
+
+
+@triton.jit
+def update_running_statistics(block, mean, variance, running_mean, running_var, batches, rows, channel, momentum):
+    """Move the running statistics towards those of a batch of `rows`; the first block of channels counts the batch."""
+    old = tl.load(running_mean + channel)
+    tl.store(running_mean + channel, old + momentum * (mean - old))
+    old = tl.load(running_var + channel)
+    unbiased = variance * (rows / (rows - 1.0))
+    tl.store(running_var + channel, old + momentum * (unbiased - old))
+    if block == 0:
+        tl.store(batches, tl.load(batches) + 1)
 
 
 @triton.jit(do_not_specialize=["parts", "shortcut_parts", "height", "width"])
@@ -136,7 +144,7 @@ def normalise(
         group_start = group * rows * channels
         x, y, shortcut, bits = x + group_start, y + group_start, shortcut + group_start, bits + group_start // 8
         if STRIDE > 1:
-            skip += group * _subsample(rows, height, width, STRIDE)[0] * channels
+            skip += group * subsample(rows, height, width, STRIDE)[0] * channels
     channel = block * BLOCK_C + tl.arange(0, BLOCK_C)
     scale, shift = _moments(
         program, block, x, partial, weight, bias, conv_bias, moments, running_mean, running_var, batches,
@@ -174,7 +182,7 @@ def normalise(
         result = value.to(y.dtype.element_ty)
         tl.store(y + at, result, mask=inside)
         if STRIDE > 1:
-            skip_row, in_skip = _subsample(tile * BLOCK_M + row, height, width, STRIDE)
+            skip_row, in_skip = subsample(tile * BLOCK_M + row, height, width, STRIDE)
             at = skip_row.to(tl.int64)[:, None] * channels + channel[None, :]
             tl.store(skip + at, result, mask=inside & in_skip[:, None])
 
@@ -197,7 +205,7 @@ def backward_sums(
         grad, x, masked, bits = grad + group_start, x + group_start, masked + group_start, bits + group_start // 8
         moments, partial = moments + group * 4 * channels, partial + group * programs * 2 * channels
         if STRIDE > 1:
-            group_start = group * _subsample(rows, height, width, STRIDE)[0] * channels
+            group_start = group * subsample(rows, height, width, STRIDE)[0] * channels
         skip_grad += group_start
     channel = block * BLOCK_C + tl.arange(0, BLOCK_C)
     row = tl.arange(0, BLOCK_M)
@@ -218,7 +226,7 @@ def backward_sums(
         dy = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
         if SKIP_GRAD:
             if STRIDE > 1:
-                skip_row, in_skip = _subsample(tile * BLOCK_M + row, height, width, STRIDE)
+                skip_row, in_skip = subsample(tile * BLOCK_M + row, height, width, STRIDE)
                 skip_at = skip_row.to(tl.int64)[:, None] * channels + channel[None, :]
                 dy += tl.load(skip_grad + skip_at, mask=inside & in_skip[:, None], other=0.0).to(tl.float32)
             else:
@@ -254,6 +262,27 @@ def backward_sums(
 
 
 @triton.jit
+def update_norm_weights(
+    weight_gradient, bias_gradient, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
+    channel, momentum, decay, UPDATE: tl.constexpr, RULE: tl.constexpr,
+):  # fmt: skip
+    """Update the batch norm's weight and bias (UPDATE), or store their gradients."""
+    if UPDATE:
+        rate = tl.load(lr)
+        w, v = tl.load(weight + channel), tl.load(velocity + channel)
+        w, v = sgd_update(w, weight_gradient, v, rate, momentum, decay, RULE)
+        tl.store(velocity + channel, v)
+        tl.store(weight + channel, w)
+        w, v = tl.load(bias + channel), tl.load(bias_velocity + channel)
+        w, v = sgd_update(w, bias_gradient, v, rate, momentum, decay, RULE)
+        tl.store(bias_velocity + channel, v)
+        tl.store(bias + channel, w)
+    else:
+        tl.store(grad_weight + channel, weight_gradient)
+        tl.store(grad_bias + channel, bias_gradient)
+
+
+@triton.jit
 def norm_backward_factors(
     program, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
     rows, channels, parts, channel, momentum, decay,
@@ -276,19 +305,10 @@ def norm_backward_factors(
         bias_gradient, weight_gradient = first, second
         if GROUPED:
             bias_gradient, weight_gradient = group_gradients(partial, moments, channels, parts, channel, BLOCK_C)
-        if UPDATE:
-            rate = tl.load(lr)
-            w, v = tl.load(weight + channel), tl.load(velocity + channel)
-            w, v = sgd_update(w, weight_gradient, v, rate, momentum, decay, RULE)
-            tl.store(velocity + channel, v)
-            tl.store(weight + channel, w)
-            w, v = tl.load(bias + channel), tl.load(bias_velocity + channel)
-            w, v = sgd_update(w, bias_gradient, v, rate, momentum, decay, RULE)
-            tl.store(bias_velocity + channel, v)
-            tl.store(bias + channel, w)
-        else:
-            tl.store(grad_weight + channel, weight_gradient)
-            tl.store(grad_bias + channel, bias_gradient)
+        update_norm_weights(
+            weight_gradient, bias_gradient, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
+            channel, momentum, decay, UPDATE, RULE,
+        )  # fmt: skip
     x_factor = -scale * deviation * second / rows
     return scale, shift, x_factor, -scale * first / rows - x_factor * mean
 

@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from aag.errors import KernelsUnsupportedError
 from aag.kernels import launch
 from aag.kernels.steps import SHARES, squares, step
 
@@ -40,10 +41,22 @@ class KernelContext:
         self.processors = gpu.multi_processor_count if gpu else 2
         self.has_large_shared_memory = gpu is not None and gpu.shared_memory_per_block_optin >= 200_000  # bytes
         self.updates_weights = True  # False: backward leaves the weights as they are, for timing
+        self._seen: set[object] = set()  # layers with a forward pass in this step
         self._uses_streams = cuda and optimizer is not None
         self._branch_stream = torch.cuda.Stream(device) if self._uses_streams else None
         self._side_streams: dict[torch.cuda.Stream, torch.cuda.Stream] = {}
         self._in_flight: dict[torch.cuda.Stream, list[tuple[torch.cuda.Event, tuple[Tensor, ...]]]] = {}
+
+    def begin_pass(self) -> None:
+        """Forget which layers ran: a new step begins."""
+        self._seen = set()
+
+    def check_single_pass(self, layer: object) -> None:
+        """Raise if a layer runs twice while backward updates its weights: the first update would spoil the second."""
+        if self.optimizer is not None and torch.is_grad_enabled():
+            if layer in self._seen:
+                raise KernelsUnsupportedError("the encoder runs more than once per step")
+            self._seen.add(layer)
 
     def join(self) -> None:
         """Make the current stream wait for all weight updates."""
@@ -98,3 +111,8 @@ class KernelContext:
             RULE=optimizer.fused_rule, TRUST=trust > 0, COPY=copy.dtype != weight.dtype, BLOCK=1024, SHARES=SHARES,
             num_warps=4,
         )  # fmt: skip
+
+
+def copy_for(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return memory for the weights in `dtype`; the weights themselves where they have that dtype."""
+    return weight.detach() if weight.dtype == dtype else torch.empty_like(weight, dtype=dtype)
