@@ -123,6 +123,11 @@ def test_gradients_of_several_passes_add_up(photographs, name, accumulate):
     encoder, images = network(name, photographs, 1, 8)
     for module in (encoder.head, encoder.backbone.stem[0] if name == "basic blocks" else encoder.backbone.hidden[1]):
         module.requires_grad_(False)  # frozen weights stay without a gradient
+    add_up_gradients(encoder, images, accumulate)
+
+
+def add_up_gradients(encoder: Encoder, images: Tensor, accumulate: bool) -> None:
+    """Compare the gradients of two passes: of one sum of losses, or accumulated."""
     results = []
     for dtype in ("kernels", torch.float32, torch.float64):
         copied = copy.deepcopy(encoder).to(torch.float32 if dtype == "kernels" else dtype)

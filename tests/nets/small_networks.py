@@ -37,6 +37,8 @@ NETWORKS: dict[str, tuple[Callable[[], AlexNet | ResNet | SobelPair], int, int]]
     "basic blocks": (lambda: ResNet(BasicBlock, (2, 1), 16), 9, 4),
     "few pixels": (lambda: ResNet(BasicBlock, (1,), 16), 5, 4),
     "bottlenecks": (lambda: ResNet(Bottleneck, (2, 1), 16), 11, 6),  # one block of each kind, as sixteen take long
+    "bottlenecks of 48": (lambda: ResNet(Bottleneck, (1,), 48), 7, 4),
+    "bottlenecks of 128": (lambda: ResNet(Bottleneck, (1,), 128), 5, 4),
     "pair": (pair, 9, 4),
     "alexnet": (lambda: AlexNet((16, 48, 32, 64, 16), (64, 32), 17), 17, 6),
 }

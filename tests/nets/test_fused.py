@@ -21,6 +21,7 @@ pytest.importorskip("triton")
 from aag.kernels.contrast import contrast
 from aag.kernels.flip import flip_weights
 from aag.kernels.pool import max_pool, mean_pool
+from aag.nets.bottlenecks import VARIABLE
 from aag.nets.convolutions import REDUCTION, row_grid
 from aag.nets.fused import Fused
 from aag.training.optimizers import LARS, SGD
@@ -169,7 +170,7 @@ def test_interpreted_kernels_agree_with_plain_pytorch(tests):
 
 # --- compiled for a GPU that need not be there -----------------------------------------------------------------------
 
-MODULES = ("norm", "stem", "pool", "contrast", "steps", "flip")  # of aag.kernels
+MODULES = ("norm", "stem", "pool", "contrast", "steps", "flip", "expansion")  # of aag.kernels
 TYPES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int8: "*i8", torch.int64: "*i64",
 }  # fmt: skip
@@ -181,6 +182,7 @@ def launches() -> tuple[partial, ...]:
     with pytest.MonkeyPatch.context() as patch:
         recorded: dict[Any, partial] = {}
         patch.setattr(kernels, "_dry_run_launches", recorded)
+        patch.setenv(VARIABLE, "1")
         for spec, rule in _trained():
             encoder = build(spec).to("meta", memory_format=torch.channels_last)
             weights = dict(encoder.named_parameters())
@@ -211,6 +213,8 @@ def _trained() -> Iterator[tuple[EncoderSpec, str]]:
     yield EncoderSpec("resnet18", bn_group_size=16), ""
     yield EncoderSpec("alexnet", bn_group_size=16), "sgd"
     yield EncoderSpec("resnet18-edges"), "sgd"
+    for rule in ("sgd", "", "nesterov", "lars"):
+        yield EncoderSpec("resnet50"), rule
 
 
 def _compile(launch: partial) -> None:

@@ -102,6 +102,13 @@ def test_learning_steps_as_the_optimizer_does(photographs, network, rule, dtype)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize("steps", [0, 3])
+def test_whole_bottlenecks_compute_what_plain_layers_compute(photographs, monkeypatch, dtype, steps):
+    monkeypatch.setenv("AAG_WHOLE_BLOCKS", "1")
+    assert_as_near(make_encoder("resnet50"), photographs[:64].cuda(), dtype, steps)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("network", ["resnet18", "alexnet"])
 def test_learning_in_groups_as_the_optimizer_does(photographs, network, dtype):
     assert_as_near(make_encoder(network, bn_group_size=16), photographs[:64].cuda(), dtype, steps=3)

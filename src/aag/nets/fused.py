@@ -13,10 +13,12 @@ from torch import Tensor
 from aag.errors import KernelsUnsupportedError
 from aag.kernels import launch
 from aag.kernels.stem import PATCH, im2col
+from aag.nets.bottlenecks import FusedBottlenecks, can_fuse
 from aag.nets.encoder import Encoder
 from aag.nets.fused_conv_norm import CHANNELS_LAST, ConvNormLayer
 from aag.nets.kernel_context import BackwardOptimizer, KernelContext, copy_for
 from aag.nets.layers import ConvNorm, Linear
+from aag.nets.resnet import ResNet
 from aag.nets.sobel import SobelPair, sobel
 from aag.nets.support import unsupported_reason
 
@@ -49,6 +51,9 @@ class Fused(KernelContext):
                 self.layers.append(ConvNormLayer(module, self))
             elif isinstance(module, Linear):
                 self.layers.append(LinearLayer(module, self))
+        by_module = {layer.module: layer for layer in self.layers}
+        resnets = [module for module in encoder.modules() if isinstance(module, ResNet)]
+        self.blocks = [FusedBottlenecks(each, by_module, self) for each in resnets if can_fuse(each)]
         self.refresh()
 
     def __enter__(self) -> None:
@@ -58,14 +63,14 @@ class Fused(KernelContext):
             self.encoder.fused_input, backbone.fused = lambda images: images, self._pair_features
         else:
             self.encoder.fused_input = self._patches
-        for layer in self.layers:
+        for layer in (*self.layers, *self.blocks):
             layer.module.fused = layer
 
     def __exit__(self, *_: object) -> None:
         self.encoder.fused_input = None
         if isinstance(self.encoder.backbone, SobelPair):
             self.encoder.backbone.fused = None
-        for layer in self.layers:
+        for layer in (*self.layers, *self.blocks):
             layer.module.fused = None
 
     @torch.no_grad()

@@ -1,6 +1,7 @@
 """ResNet-18 and ResNet-50 with the stem for small images: 3×3, stride 1, no max-pool."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -51,6 +52,8 @@ class Bottleneck(Block):
 class ResNet(nn.Module):
     """Images [B, 3, H, W] → pooled features [B, 8 · width · expansion], for any H and W."""
 
+    fused: Callable[[Tensor, Tensor], Tensor] | None = None  # kernels that compute `run_blocks` (see `aag.nets.fused`)
+
     def __init__(self, block: type[BasicBlock] | type[Bottleneck], depths: Sequence[int], width: int = 64) -> None:
         super().__init__()
         self.stem = ConvNorm(3, width, 3)
@@ -66,11 +69,19 @@ class ResNet(nn.Module):
         self.feature_dim = inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        strides = [block.stride for block in self.blocks]
-        x, skip = self.stem(x, skip_stride=strides[0])
-        for block, next_stride in zip(self.blocks, [*strides[1:], 1], strict=True):
+        x, skip = self.stem(x, skip_stride=self.blocks[0].stride)
+        return mean_pool(self.run_blocks(x, skip) if self.fused is None else self.fused(x, skip))
+
+    def run_blocks(self, x: Tensor, skip: Tensor) -> Tensor:
+        for block, next_stride in zip(self.blocks, self.next_strides, strict=True):
             x, skip = block(x, skip, next_stride)
-        return mean_pool(x)
+        return x
+
+    @property
+    def next_strides(self) -> list[int]:
+        """The stride of the block after each."""
+        strides: list[Any] = [block.stride for block in self.blocks]
+        return [*strides[1:], 1]
 
 
 def resnet18(width: int = 64) -> ResNet:

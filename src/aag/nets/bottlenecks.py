@@ -1,0 +1,265 @@
+"""Bottleneck blocks by kernels, each as one autograd function: see `aag.kernels.expansion` for what this saves.
+
+Only the narrow activations of a block and its output are stored. The blocks know each other: the gradient that one
+passes to the block before it includes the shortcut's, and the mask of the ReLU between them.
+
+Only with AAG_WHOLE_BLOCKS=1: these kernels are tested in Triton's interpreter, but not yet timed on a GPU.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from aag.distributed import is_distributed
+from aag.kernels import expansion as kernels
+from aag.kernels import launch
+from aag.nets.fused_conv_norm import (
+    CHANNELS_LAST,
+    ConvNormLayer,
+    check_training,
+    conv_norm,
+    empty_skip,
+    norm_gradient,
+    norm_weight_gradients,
+    running_statistics,
+    sum_gradients,
+    weight_gradient,
+)
+from aag.nets.kernel_context import KernelContext
+from aag.nets.layers import ConvNorm
+from aag.nets.resnet import Bottleneck, ResNet
+
+VARIABLE = "AAG_WHOLE_BLOCKS"
+
+
+def can_fuse(resnet: ResNet) -> bool:
+    """Return whether the kernels here compute the blocks of `resnet`: bottlenecks, each batch norm over all rows."""
+    if os.environ.get(VARIABLE) != "1" or is_distributed():
+        return False
+    return all(isinstance(block, Bottleneck) and _is_regular(block) for block in resnet.blocks)
+
+
+def _is_regular(block: Bottleneck) -> bool:
+    """Return whether a block is as `Bottleneck` makes it."""
+    layers = [layer for layer in (*block.residual, block.shortcut) if isinstance(layer, ConvNorm)]
+    pointwise = [layer.conv for layer in layers if layer is not block.residual[1]]
+    return all(type(layer.norm) is nn.BatchNorm2d and layer.conv.bias is None for layer in layers) and all(
+        (conv.kernel_size, conv.stride, conv.padding) == ((1, 1), (1, 1), (0, 0)) for conv in pointwise
+    )
+
+
+class FusedBottlenecks:
+    """The blocks of a ResNet by the kernels here."""
+
+    def __init__(self, module: ResNet, layers: Mapping[Any, Any], context: KernelContext) -> None:
+        self.module, self.context = module, context
+        self.blocks = [_Block(block, layers) for block in module.blocks]
+        self.blocks[-1].masks_gradient = True
+
+    def __call__(self, x: Tensor, skip: Tensor) -> Tensor:
+        self.context.check_single_pass(self)
+        for block, next_stride in zip(self.blocks, self.module.next_strides, strict=True):
+            x, skip = _Bottleneck.apply(x, skip, block, next_stride, *block.weights)
+        return x
+
+
+class _Block:
+    """A bottleneck's layers: 1×1, 3×3, the expanding 1×1, and the projection of its shortcut."""
+
+    def __init__(self, module: Any, layers: Mapping[Any, Any]) -> None:
+        self.stride = module.stride
+        self.reduce, self.spatial = (layers[module.residual[i]] for i in (0, 1))
+        self.expand = Expansion(layers[module.residual[2]])
+        self.projection = None if module.shortcut is None else Expansion(layers[module.shortcut])
+        self.masks_gradient = False  # True: the gradient of the output comes without the ReLU's mask
+
+    @property
+    def layers(self) -> list[ConvNormLayer]:
+        projection = [] if self.projection is None else [self.projection.layer]
+        return [self.reduce, self.spatial, self.expand.layer, *projection]
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Three per layer."""
+        return [weight for layer in self.layers for weight in (layer.conv.weight, layer.norm.weight, layer.norm.bias)]
+
+
+class _Bottleneck(torch.autograd.Function):
+    """y = relu(residual(x) + projection(skip)), and y[::next_stride, ::next_stride].
+
+    `skip` must be x, or x subsampled by the block's stride. The gradient of x includes that of `skip`, which has none.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, skip: Tensor, block: _Block, next_stride: int, *weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        a, _, z1, moments1, _ = conv_norm(block.reduce, x)
+        u, _, z2, moments2, _ = conv_norm(block.spatial, a)
+        projected: tuple[Tensor, ...] = ()
+        if block.projection is not None:
+            skip, _, projected = block.projection.forward(skip, relu=False)
+        y, skip, expanded = block.expand.forward(u, skip, skip_stride=next_stride)
+        ctx.block = block
+        output = [y] if block.masks_gradient else []
+        ctx.save_for_backward(x, z1, moments1, a, z2, moments2, *expanded, *projected, *output)
+        ctx.set_materialize_grads(False)
+        return y, y.detach() if next_stride == 1 else skip
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Any, ...]:
+        block: _Block = ctx.block
+        x, z1, moments1, a, z2, moments2, *rest = ctx.saved_tensors
+        needed = ctx.needs_input_grad[4::3]  # of the convolutions' weights
+        grad = grad.contiguous(memory_format=CHANNELS_LAST)
+        if block.masks_gradient:
+            grad = torch.ops.aten.threshold_backward(grad, rest.pop(), 0)
+        expanded, projected = _Expanded(*rest[:4]), rest[4:]
+        grad_u, of_expand = block.expand.backward(grad, expanded, needed[2])
+        sums = sum_gradients(block.spatial, grad_u, None, z2, moments2)
+        grad_z = norm_gradient(block.spatial, sums, z2, moments2)
+        grad_a = block.spatial.convolution.grad_input(grad_z, a)
+        of_spatial = (weight_gradient(block.spatial, grad_z, a, needed[1]), *norm_weight_gradients(block.spatial, sums))
+        of_projection: tuple[Any, ...] = ()
+        if block.projection is not None:
+            grad, of_projection = block.projection.backward(grad, _Expanded(*projected), needed[3])
+        sums = sum_gradients(block.reduce, grad_a, None, z1, moments1)
+        grad_z = norm_gradient(block.reduce, sums, z1, moments1)
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            grad_x = _contract_gradient(grad_z, block.reduce.weight, grad, x, block.stride)
+        of_reduce = (weight_gradient(block.reduce, grad_z, x, needed[0]), *norm_weight_gradients(block.reduce, sums))
+        return grad_x, None, None, None, *of_reduce, *of_spatial, *of_expand, *of_projection
+
+
+class _Expanded(NamedTuple):
+    """What the backward pass of an `Expansion` needs."""
+
+    u: Tensor
+    input_sums: Tensor  # [N]: sums of u
+    weight_cov: Tensor  # [C, N]
+    moments: Tensor  # [4, C]
+
+
+class Expansion:
+    """A 1×1 convolution and its batch norm, relu(norm(u · weightᵀ) + shortcut), whose u · weightᵀ is never stored."""
+
+    def __init__(self, layer: ConvNormLayer) -> None:
+        self.layer, self.context = layer, layer.context
+        self.channels, self.inputs = layer.conv.weight.shape[:2]
+
+    def forward(
+        self, u: Tensor, shortcut: Tensor | None = None, relu: bool = True, skip_stride: int = 1
+    ) -> tuple[Tensor, Tensor, _Expanded]:
+        """Return y, its subsampled copy, and what backward needs."""
+        norm, inputs, channels = self.layer.norm, self.inputs, self.channels
+        check_training(norm)
+        rows = u.numel() // inputs
+        products, sums = self._cross_products(u, u)
+        weight_cov = products.new_empty(channels, inputs)
+        moments = products.new_empty(4, channels)
+        block_c = _tile(channels, 16)
+        launch(
+            kernels.expand_factors, (channels // block_c,), self.layer.weight, products, sums, weight_cov, moments,
+            norm.weight, norm.bias, *running_statistics(norm), rows, inputs, channels, norm.momentum, norm.eps,
+            BLOCK_C=block_c, BLOCK_N=_tile(inputs, 64), PRECISE=self._precise, num_warps=4,
+        )  # fmt: skip
+        b, _, h, w = u.shape
+        y = torch.empty(b, channels, h, w, dtype=u.dtype, device=u.device, memory_format=CHANNELS_LAST)
+        skip = empty_skip(y, skip_stride)
+        block_c = _tile(channels, 128)
+        launch(
+            kernels.expand, (-(-rows // 128) * (channels // block_c),), u, self.layer.weight, moments,
+            y if shortcut is None else shortcut, y, skip, rows, inputs, channels, h, w,
+            RELU=relu, SHORTCUT=shortcut is not None, STRIDE=skip_stride, PRECISE=self._precise,
+            BLOCK_M=128, BLOCK_C=block_c, BLOCK_N=_tile(inputs, 64), num_warps=8, num_stages=self._stages(inputs),
+        )  # fmt: skip
+        return y, skip, _Expanded(u, sums, weight_cov, moments)
+
+    def backward(self, grad: Tensor, saved: _Expanded, needs_weight: bool) -> tuple[Tensor, tuple[Any, Any, Any]]:
+        """Return ∂u and the gradients of the weights (None if they are updated here). grad: ∂y with the ReLU's mask."""
+        layer, inputs, channels = self.layer, self.inputs, self.channels
+        u, input_sums, weight_cov, moments = saved
+        rows = u.numel() // inputs
+        products, sums = self._cross_products(grad, u)
+        scaled, grad_conv = torch.empty_like(layer.weight), torch.empty_like(products)
+        factors, grad_norm = torch.empty_like(moments[:2]), torch.empty_like(moments[:2])
+        update = layer.norm_update(grad_norm)
+        block_c, block_n = _tile(channels, 16), _tile(inputs, 64)
+        launch(
+            kernels.gradient_factors, (channels // block_c,), layer.weight, products, sums, weight_cov, input_sums,
+            moments, scaled, factors, grad_conv, *grad_norm, *update.tensors, rows, inputs, channels, *update.numbers,
+            BLOCK_C=block_c, BLOCK_N=block_n, num_warps=4, **update.flags,
+        )  # fmt: skip
+        parts = inputs // block_n
+        mixed, constants = scaled.new_empty(inputs, inputs), factors.new_empty(parts, inputs)
+        launch(
+            kernels.gradient_products, (parts, parts), layer.weight, scaled, factors, input_sums, mixed, constants,
+            rows, inputs, channels,
+            BLOCK_C=_tile(channels, 64), BLOCK_N=block_n, PRECISE=self._precise, num_warps=4,
+            num_stages=self._stages(channels),
+        )  # fmt: skip
+        grad_u = torch.empty_like(u)
+        wide = _tile(inputs, 128)
+        launch(
+            kernels.expand_gradient, (-(-rows // 128) * (inputs // wide),), grad, u, scaled, mixed, constants, grad_u,
+            rows, inputs, channels, parts,
+            BLOCK_M=128, BLOCK_K=block_n, BLOCK_N=wide, PRECISE=self._precise, num_warps=8,
+            num_stages=self._stages(channels),
+        )  # fmt: skip
+        if self.context.optimizer is not None:
+            self.context.on_side_stream(layer.step, grad_conv)
+            return grad_u, (None, None, None)
+        return grad_u, (grad_conv.view_as(layer.conv.weight) if needs_weight else None, grad_norm[0], grad_norm[1])
+
+    def _cross_products(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Return aᵀb [A, B] and the sums [A] of a's rows, in float32."""
+        rows, left, right = a.numel() // a.shape[1], a.shape[1], b.shape[1]
+        block_a, block_b = _tile(left, 128), _tile(right, 128)
+        blocks = left // block_a, right // block_b
+        programs = min(-(-rows // 64), max(1, 2 * self.context.processors // (blocks[0] * blocks[1])))
+        products = a.new_empty(programs, left, right, dtype=torch.float32)
+        sums = products.new_empty(programs, left)
+        launch(
+            kernels.cross_products, (programs, *blocks), a, b, products, sums, rows, left, right,
+            BLOCK_M=64, BLOCK_A=block_a, BLOCK_B=block_b, PRECISE=self._precise, num_warps=8,
+            num_stages=self._stages(rows),
+        )  # fmt: skip
+        return products.sum(dim=0), sums.sum(dim=0)
+
+    @property
+    def _precise(self) -> bool:
+        return self.layer.weight.dtype == torch.float32
+
+    def _stages(self, length: int) -> int:
+        return _stages(length, self._precise)
+
+
+def _contract_gradient(grad_z: Tensor, weight: Tensor, skip_grad: Tensor, x: Tensor, stride: int) -> Tensor:
+    """Return the gradient of x, the input of a block, with the mask of the ReLU that made x.
+
+    grad_z: the gradient after the block's first 1×1 convolution; skip_grad: that of x subsampled by `stride`.
+    """
+    outputs, channels = weight.shape[:2]
+    grad_x = torch.empty_like(x)
+    rows, block_c, precise = x.numel() // channels, _tile(channels, 128), x.dtype == torch.float32
+    launch(
+        kernels.contract_gradient, (-(-rows // 128) * (channels // block_c),), grad_z, weight, skip_grad, x, grad_x,
+        rows, outputs, channels, *x.shape[2:],
+        STRIDE=stride, PRECISE=precise, BLOCK_M=128, BLOCK_C=block_c, BLOCK_K=_tile(outputs, 64),
+        num_warps=8, num_stages=_stages(outputs, precise),
+    )  # fmt: skip
+    return grad_x
+
+
+def _tile(channels: int, most: int) -> int:
+    """Return the largest power of two that divides the channels, at most `most`."""
+    return min(most, channels & -channels)
+
+
+def _stages(length: int, precise: bool) -> int:
+    """Return the tiles in flight in a loop over `length` in steps of 64: what is needed and fits into shared memory."""
+    return 1 if precise else min(3, -(-length // 64))
