@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from aag import AAGError, kernels
-from aag.nets import Encoder, EncoderSpec, build, unsupported_reason
+from aag.nets import Encoder, EncoderSpec, build, convolutions, unsupported_reason
 from aag.nets.layers import ConvNorm, Linear
 from aag.nets.resnet import resnet18
 from by_triton import compiled, interpret
@@ -22,8 +22,9 @@ from aag.kernels.contrast import contrast
 from aag.kernels.flip import flip_weights
 from aag.kernels.pool import max_pool, mean_pool
 from aag.nets.bottlenecks import VARIABLE
-from aag.nets.convolutions import REDUCTION, row_grid
+from aag.nets.convolutions import REDUCTION, LibraryConvolution, row_grid
 from aag.nets.fused import Fused
+from aag.training.deterministic import deterministic_algorithms
 from aag.training.optimizers import LARS, SGD
 
 INTERPRETED = sorted(Path(__file__).parent.glob("interpreted_*.py"))
@@ -158,6 +159,18 @@ def test_layers_are_plain_outside_even_after_an_error():
     after = encoder.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(value, before[name]) for name, value in after.items())
+
+
+def test_deterministic_runs_do_not_choose_a_convolution_by_speed(monkeypatch):
+    convolution = LibraryConvolution(nn.Conv2d(4, 4, 3, padding=1), torch.randn(4, 4, 3, 3))
+    convolution.flipped = torch.empty(4, 4, 3, 3)
+    timed = []
+    monkeypatch.setattr(convolutions, "_milliseconds", lambda work: timed.append(work) or 1.0)
+    with deterministic_algorithms():
+        convolution.forward(torch.randn(1, 4, 5, 5), groups=1)
+        assert not timed
+    convolution.forward(torch.randn(1, 4, 5, 5), groups=1)
+    assert len(timed) == 2
 
 
 # --- interpreted -----------------------------------------------------------------------------------------------------

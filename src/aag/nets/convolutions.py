@@ -128,7 +128,7 @@ class LibraryConvolution:
 
     At stride 1, forward and input gradient differ only in the weights, which are flipped and transposed, so each can
     run on the other's kernel. Which is faster depends on the shape and is measured at the first call. The two round
-    differently, and near a tie the next run may choose the other.
+    differently, and near a tie the next run may choose the other, so deterministic runs do not choose.
     """
 
     def __init__(self, conv: nn.Conv2d, weight: Tensor) -> None:
@@ -164,7 +164,7 @@ class LibraryConvolution:
         return aten.convolution_backward(grad, x, weight, None, *self.settings, [True, False, False])[0]
 
     def _run_faster(self, name: str, x: Tensor, direct: Callable[[], Tensor], swapped: Callable[[], Tensor]) -> Tensor:
-        if self.flipped is None or in_dry_run():
+        if self.flipped is None or in_dry_run() or torch.are_deterministic_algorithms_enabled():
             return direct()
         choice = _swap_by_shape.setdefault((x.shape, x.dtype, x.device, self.weight.shape), {})
         if name not in choice:
