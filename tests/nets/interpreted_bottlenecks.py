@@ -9,15 +9,17 @@ from interpreted_network import add_up_gradients, compare_with_plain_layers
 from small_networks import make_fused, network, use_small_tiles
 
 from aag import AAGError
-from aag.nets import Encoder
+from aag.nets import Encoder, bottlenecks
 from aag.nets.bottlenecks import VARIABLE
 from aag.nets.fused import Fused
+from aag.nets.layers import ConvNorm
 from aag.nets.sobel import SobelPair
 
 
 @pytest.fixture(autouse=True)
 def _whole_blocks(monkeypatch):
     monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setattr(bottlenecks, "ROWS_PER_INPUT", 0)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,7 @@ def test_blocks_compute_what_plain_layers_compute(photographs, monkeypatch, name
     encoder, images = network(name, photographs)
     fused = make_fused(encoder)
     fused.processors = processors
-    assert len(fused.blocks) == 1
+    assert len(fused.resnets) == 1
     compare_with_plain_layers(encoder, images, fused)
 
 
@@ -39,9 +41,21 @@ def test_learning_as_the_optimizer_does(photographs, rule):
     compare_steps(*network("bottlenecks", photographs), steps=2 if rule == "sgd" else 1, rule=rule)
 
 
+@pytest.mark.parametrize(("rows_per_input", "whole"), [(8, 2), (10_000, 0)])
+def test_blocks_with_too_few_rows_run_layer_by_layer(photographs, monkeypatch, rows_per_input, whole):
+    monkeypatch.setattr(bottlenecks, "ROWS_PER_INPUT", rows_per_input)
+    encoder, images = network("bottlenecks", photographs)
+    applied = []
+    apply = bottlenecks._Bottleneck.apply
+    monkeypatch.setattr(bottlenecks._Bottleneck, "apply", lambda *args: applied.append(args) or apply(*args))
+    compare_with_plain_layers(encoder, images, make_fused(encoder))
+    assert len(applied) == whole
+    compare_steps(encoder, images, steps=1)
+
+
 def test_blocks_of_a_pair(photographs):
     encoder, images = pair_of_bottlenecks(photographs)
-    assert len(Fused(encoder, torch.float32).blocks) == 2
+    assert len(Fused(encoder, torch.float32).resnets) == 2
     compare_steps(encoder, images, steps=1)
 
 
@@ -80,16 +94,19 @@ def test_blocks_refuse_a_second_pass_in_one_step_and_eval_mode(photographs):
 def test_blocks_not_fused(photographs, monkeypatch):
     """Kernels compute these layer by layer."""
     encoder, _ = network("bottlenecks", photographs)
-    assert Fused(encoder, torch.float32).blocks
-    assert not Fused(network("bottlenecks", photographs, 2, 4)[0], torch.float32).blocks
-    assert not Fused(network("basic blocks", photographs)[0], torch.float32).blocks
+    assert Fused(encoder, torch.float32).resnets
+    assert not Fused(network("bottlenecks", photographs, 2, 4)[0], torch.float32).resnets
+    assert not Fused(network("basic blocks", photographs)[0], torch.float32).resnets
     changed = copy.deepcopy(encoder)
     conv = changed.backbone.blocks[1].residual[0].conv
     conv.bias = torch.nn.Parameter(torch.zeros(conv.out_channels))
-    assert not Fused(changed, torch.float32).blocks
+    assert not Fused(changed, torch.float32).resnets
     for number, value in ((0, (2, 2)), (2, (2, 2))):
         changed = copy.deepcopy(encoder)
         changed.backbone.blocks[1].residual[number].conv.stride = value
-        assert not Fused(changed, torch.float32).blocks
+        assert not Fused(changed, torch.float32).resnets
+    changed = copy.deepcopy(encoder)
+    changed.backbone.blocks[1].residual.append(ConvNorm(64, 64, 1))
+    assert not Fused(changed, torch.float32).resnets
     monkeypatch.delenv(VARIABLE)
-    assert not Fused(encoder, torch.float32).blocks
+    assert not Fused(encoder, torch.float32).resnets

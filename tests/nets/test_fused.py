@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from aag import AAGError, kernels
-from aag.nets import Encoder, EncoderSpec, build, convolutions, unsupported_reason
+from aag.nets import Encoder, EncoderSpec, build, unsupported_reason
 from aag.nets.layers import ConvNorm, Linear
 from aag.nets.resnet import resnet18
 from by_triton import compiled, interpret
@@ -21,7 +21,7 @@ pytest.importorskip("triton")
 from aag.kernels.contrast import contrast
 from aag.kernels.flip import flip_weights
 from aag.kernels.pool import max_pool, mean_pool
-from aag.nets.bottlenecks import VARIABLE
+from aag.nets import bottlenecks, convolutions
 from aag.nets.convolutions import REDUCTION, LibraryConvolution, row_grid
 from aag.nets.fused import Fused
 from aag.training.deterministic import deterministic_algorithms
@@ -191,17 +191,18 @@ TYPES = {
 
 @cache
 def launches() -> tuple[partial, ...]:
-    """Return what training in bf16 launches, each variant once, recorded with tensors on the meta device."""
+    """Return what training launches, each variant once, recorded with tensors on the meta device."""
     with pytest.MonkeyPatch.context() as patch:
         recorded: dict[Any, partial] = {}
         patch.setattr(kernels, "_dry_run_launches", recorded)
-        patch.setenv(VARIABLE, "1")
-        for spec, rule in _trained():
+        patch.setenv(bottlenecks.VARIABLE, "1")
+        patch.setattr(bottlenecks, "ROWS_PER_INPUT", 0)
+        for spec, rule, dtype in _trained():
             encoder = build(spec).to("meta", memory_format=torch.channels_last)
             weights = dict(encoder.named_parameters())
             optimizers = {"": None, "sgd": SGD(weights, 0.9, 1e-4), "lars": LARS(weights, 0.9, 1e-4)}
             optimizers["nesterov"] = SGD(weights, 0.9, 1e-4, nesterov=True)
-            with Fused(encoder, torch.bfloat16, optimizers[rule]):
+            with Fused(encoder, dtype, optimizers[rule]):
                 images = torch.empty(48, 3, 32, 32, dtype=torch.uint8, device="meta")
                 embedding = encoder(images)[1]
             embedding.sum().backward()
@@ -216,18 +217,16 @@ def launches() -> tuple[partial, ...]:
     return tuple(recorded.values())
 
 
-def _trained() -> Iterator[tuple[EncoderSpec, str]]:
-    yield EncoderSpec("resnet18"), "sgd"
-    yield EncoderSpec("resnet18"), ""
-    yield EncoderSpec("resnet18"), "nesterov"
-    yield EncoderSpec("resnet18"), "lars"
-    yield EncoderSpec("alexnet"), "sgd"
-    yield EncoderSpec("resnet18", bn_group_size=16), "sgd"
-    yield EncoderSpec("resnet18", bn_group_size=16), ""
-    yield EncoderSpec("alexnet", bn_group_size=16), "sgd"
-    yield EncoderSpec("resnet18-edges"), "sgd"
+def _trained() -> Iterator[tuple[EncoderSpec, str, torch.dtype]]:
     for rule in ("sgd", "", "nesterov", "lars"):
-        yield EncoderSpec("resnet50"), rule
+        yield EncoderSpec("resnet18"), rule, torch.bfloat16
+        yield EncoderSpec("resnet50"), rule, torch.bfloat16
+    yield EncoderSpec("resnet50"), "sgd", torch.float32
+    yield EncoderSpec("alexnet"), "sgd", torch.bfloat16
+    yield EncoderSpec("resnet18", bn_group_size=16), "sgd", torch.bfloat16
+    yield EncoderSpec("resnet18", bn_group_size=16), "", torch.bfloat16
+    yield EncoderSpec("alexnet", bn_group_size=16), "sgd", torch.bfloat16
+    yield EncoderSpec("resnet18-edges"), "sgd", torch.bfloat16
 
 
 def _compile(launch: partial) -> None:

@@ -102,10 +102,13 @@ def test_learning_steps_as_the_optimizer_does(photographs, network, rule, dtype)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
-@pytest.mark.parametrize("steps", [0, 3])
-def test_whole_bottlenecks_compute_what_plain_layers_compute(photographs, monkeypatch, dtype, steps):
-    monkeypatch.setenv("AAG_WHOLE_BLOCKS", "1")
-    assert_as_near(make_encoder("resnet50"), photographs[:64].cuda(), dtype, steps)
+@pytest.mark.parametrize(("size", "steps"), [(32, 0), (29, 0), (32, 3)])
+def test_whole_bottlenecks_compute_what_plain_layers_compute(photographs, monkeypatch, dtype, size, steps):
+    from aag.nets import bottlenecks
+
+    monkeypatch.setenv(bottlenecks.VARIABLE, "1")
+    monkeypatch.setattr(bottlenecks, "ROWS_PER_INPUT", 0)
+    assert_as_near(make_encoder("resnet50"), photographs[:64, :, :size, :size].cuda(), dtype, steps)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)

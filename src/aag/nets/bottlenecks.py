@@ -23,16 +23,18 @@ from aag.nets.fused_conv_norm import (
     conv_norm,
     empty_skip,
     norm_gradient,
-    norm_weight_gradients,
     running_statistics,
     sum_gradients,
-    weight_gradient,
+    weight_gradients,
 )
 from aag.nets.kernel_context import KernelContext
 from aag.nets.layers import ConvNorm
 from aag.nets.resnet import Bottleneck, ResNet
 
 VARIABLE = "AAG_WHOLE_BLOCKS"
+# A block is computed here if it has this many rows per input channel of a 1×1 convolution. With fewer, the float32
+# matrices of the weights' size that are written and read cost as much as is saved.
+ROWS_PER_INPUT = 16
 
 
 def can_fuse(resnet: ResNet) -> bool:
@@ -43,27 +45,45 @@ def can_fuse(resnet: ResNet) -> bool:
 
 
 def _is_regular(block: Bottleneck) -> bool:
-    """Return whether a block is as `Bottleneck` makes it."""
+    """Return whether a block has the layers, strides and paddings that the kernels here expect."""
     layers = [layer for layer in (*block.residual, block.shortcut) if isinstance(layer, ConvNorm)]
     pointwise = [layer.conv for layer in layers if layer is not block.residual[1]]
-    return all(type(layer.norm) is nn.BatchNorm2d and layer.conv.bias is None for layer in layers) and all(
-        (conv.kernel_size, conv.stride, conv.padding) == ((1, 1), (1, 1), (0, 0)) for conv in pointwise
+    return (
+        len(block.residual) == 3
+        and all(type(layer.norm) is nn.BatchNorm2d and layer.conv.bias is None for layer in layers)
+        and all((conv.kernel_size, conv.stride, conv.padding) == ((1, 1), (1, 1), (0, 0)) for conv in pointwise)
     )
 
 
 class FusedBottlenecks:
-    """The blocks of a ResNet by the kernels here."""
+    """The blocks of a ResNet: the first ones by the kernels here, those with too few rows layer by layer."""
 
     def __init__(self, module: ResNet, layers: Mapping[Any, Any], context: KernelContext) -> None:
         self.module, self.context = module, context
         self.blocks = [_Block(block, layers) for block in module.blocks]
-        self.blocks[-1].masks_gradient = True
 
     def __call__(self, x: Tensor, skip: Tensor) -> Tensor:
         self.context.check_single_pass(self)
-        for block, next_stride in zip(self.blocks, self.module.next_strides, strict=True):
-            x, skip = _Bottleneck.apply(x, skip, block, next_stride, *block.weights)
+        count = self._count(x)
+        for i, (block, next_stride) in enumerate(zip(self.blocks, self.module.next_strides, strict=True)):
+            if i >= count:
+                x, skip = self.module.blocks[i](x, skip, next_stride)
+            elif i < count - 1:
+                x, skip = _Bottleneck.apply(x, skip, block, next_stride, False, *block.weights)
+            else:
+                x, _ = _Bottleneck.apply(x, skip, block, 1, True, *block.weights)
+                skip = x[:, :, ::next_stride, ::next_stride].contiguous(memory_format=CHANNELS_LAST)
         return x
+
+    def _count(self, x: Tensor) -> int:
+        """Return how many blocks, from the first one on, have enough rows for the kernels here."""
+        (b, _, h, w), count = x.shape, 0
+        for block in self.blocks:
+            h, w = -(-h // block.stride), -(-w // block.stride)
+            if b * h * w < ROWS_PER_INPUT * block.inputs:
+                break
+            count += 1
+        return count
 
 
 class _Block:
@@ -72,9 +92,9 @@ class _Block:
     def __init__(self, module: Any, layers: Mapping[Any, Any]) -> None:
         self.stride = module.stride
         self.reduce, self.spatial = (layers[module.residual[i]] for i in (0, 1))
-        self.expand = Expansion(layers[module.residual[2]])
-        self.projection = None if module.shortcut is None else Expansion(layers[module.shortcut])
-        self.masks_gradient = False  # True: the gradient of the output comes without the ReLU's mask
+        self.expand = _Expansion(layers[module.residual[2]])
+        self.projection = None if module.shortcut is None else _Expansion(layers[module.shortcut])
+        self.inputs = max(each.inputs for each in (self.expand, self.projection) if each is not None)
 
     @property
     def layers(self) -> list[ConvNormLayer]:
@@ -90,12 +110,13 @@ class _Block:
 class _Bottleneck(torch.autograd.Function):
     """y = relu(residual(x) + projection(skip)), and y[::next_stride, ::next_stride].
 
-    `skip` must be x, or x subsampled by the block's stride. The gradient of x includes that of `skip`, which has none.
+    `skip` must be x, or x subsampled by the block's stride. The gradient of x includes that of `skip`, which has none,
+    and the mask of the ReLU that made x. `masks_gradient`: the gradient of y comes without this block's mask.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, skip: Tensor, block: _Block, next_stride: int, *weights: Tensor
+        ctx: Any, x: Tensor, skip: Tensor, block: _Block, next_stride: int, masks_gradient: bool, *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
         a, _, z1, moments1, _ = conv_norm(block.reduce, x)
         u, _, z2, moments2, _ = conv_norm(block.spatial, a)
@@ -103,8 +124,8 @@ class _Bottleneck(torch.autograd.Function):
         if block.projection is not None:
             skip, _, projected = block.projection.forward(skip, relu=False)
         y, skip, expanded = block.expand.forward(u, skip, skip_stride=next_stride)
-        ctx.block = block
-        output = [y] if block.masks_gradient else []
+        ctx.block, ctx.masks_gradient = block, masks_gradient
+        output = [y] if masks_gradient else []
         ctx.save_for_backward(x, z1, moments1, a, z2, moments2, *expanded, *projected, *output)
         ctx.set_materialize_grads(False)
         return y, y.detach() if next_stride == 1 else skip
@@ -113,30 +134,30 @@ class _Bottleneck(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Any, ...]:
         block: _Block = ctx.block
         x, z1, moments1, a, z2, moments2, *rest = ctx.saved_tensors
-        needed = ctx.needs_input_grad[4::3]  # of the convolutions' weights
+        needed = ctx.needs_input_grad[5::3]  # of the convolutions' weights
         grad = grad.contiguous(memory_format=CHANNELS_LAST)
-        if block.masks_gradient:
+        if ctx.masks_gradient:
             grad = torch.ops.aten.threshold_backward(grad, rest.pop(), 0)
         expanded, projected = _Expanded(*rest[:4]), rest[4:]
-        grad_u, of_expand = block.expand.backward(grad, expanded, needed[2])
+        grad_u, expand_grads = block.expand.backward(grad, expanded, needed[2])
         sums = sum_gradients(block.spatial, grad_u, None, z2, moments2)
         grad_z = norm_gradient(block.spatial, sums, z2, moments2)
         grad_a = block.spatial.convolution.grad_input(grad_z, a)
-        of_spatial = (weight_gradient(block.spatial, grad_z, a, needed[1]), *norm_weight_gradients(block.spatial, sums))
-        of_projection: tuple[Any, ...] = ()
+        spatial_grads = weight_gradients(block.spatial, sums, grad_z, a, needed[1])
+        projection_grads: tuple[Any, ...] = ()
         if block.projection is not None:
-            grad, of_projection = block.projection.backward(grad, _Expanded(*projected), needed[3])
+            grad, projection_grads = block.projection.backward(grad, _Expanded(*projected), needed[3])
         sums = sum_gradients(block.reduce, grad_a, None, z1, moments1)
         grad_z = norm_gradient(block.reduce, sums, z1, moments1)
         grad_x = None
         if ctx.needs_input_grad[0]:
             grad_x = _contract_gradient(grad_z, block.reduce.weight, grad, x, block.stride)
-        of_reduce = (weight_gradient(block.reduce, grad_z, x, needed[0]), *norm_weight_gradients(block.reduce, sums))
-        return grad_x, None, None, None, *of_reduce, *of_spatial, *of_expand, *of_projection
+        reduce_grads = weight_gradients(block.reduce, sums, grad_z, x, needed[0])
+        return grad_x, None, None, None, None, *reduce_grads, *spatial_grads, *expand_grads, *projection_grads
 
 
 class _Expanded(NamedTuple):
-    """What the backward pass of an `Expansion` needs."""
+    """What the backward pass of an `_Expansion` needs."""
 
     u: Tensor
     input_sums: Tensor  # [N]: sums of u
@@ -144,7 +165,7 @@ class _Expanded(NamedTuple):
     moments: Tensor  # [4, C]
 
 
-class Expansion:
+class _Expansion:
     """A 1×1 convolution and its batch norm, relu(norm(u · weightᵀ) + shortcut), whose u · weightᵀ is never stored."""
 
     def __init__(self, layer: ConvNormLayer) -> None:
@@ -159,13 +180,18 @@ class Expansion:
         check_training(norm)
         rows = u.numel() // inputs
         products, sums = self._cross_products(u, u)
-        weight_cov = products.new_empty(channels, inputs)
-        moments = products.new_empty(4, channels)
-        block_c = _tile(channels, 16)
+        block_c, block_n = _tile(channels, 64), _tile(inputs, 64)
+        parts = inputs // block_n
+        weight_cov, shares = products.new_empty(channels, inputs), products.new_empty(parts, 2, channels)
         launch(
-            kernels.expand_factors, (channels // block_c,), self.layer.weight, products, sums, weight_cov, moments,
-            norm.weight, norm.bias, *running_statistics(norm), rows, inputs, channels, norm.momentum, norm.eps,
-            BLOCK_C=block_c, BLOCK_N=_tile(inputs, 64), PRECISE=self._precise, num_warps=4,
+            kernels.expand_covariance, (channels // block_c, parts), self.layer.weight, products, sums, weight_cov,
+            shares, rows, inputs, channels,
+            BLOCK_C=block_c, BLOCK_N=block_n, PRECISE=self._precise, num_warps=4, num_stages=self._stages(inputs),
+        )  # fmt: skip
+        moments = products.new_empty(4, channels)
+        launch(
+            kernels.expand_moments, (channels // block_c,), shares, moments, norm.weight, norm.bias,
+            *running_statistics(norm), rows, channels, parts, norm.momentum, norm.eps, BLOCK_C=block_c, num_warps=4,
         )  # fmt: skip
         b, _, h, w = u.shape
         y = torch.empty(b, channels, h, w, dtype=u.dtype, device=u.device, memory_format=CHANNELS_LAST)
@@ -175,7 +201,7 @@ class Expansion:
             kernels.expand, (-(-rows // 128) * (channels // block_c),), u, self.layer.weight, moments,
             y if shortcut is None else shortcut, y, skip, rows, inputs, channels, h, w,
             RELU=relu, SHORTCUT=shortcut is not None, STRIDE=skip_stride, PRECISE=self._precise,
-            BLOCK_M=128, BLOCK_C=block_c, BLOCK_N=_tile(inputs, 64), num_warps=8, num_stages=self._stages(inputs),
+            BLOCK_M=128, BLOCK_C=block_c, BLOCK_N=block_n, num_warps=8, num_stages=self._stages(inputs),
         )  # fmt: skip
         return y, skip, _Expanded(u, sums, weight_cov, moments)
 
@@ -203,11 +229,11 @@ class Expansion:
             num_stages=self._stages(channels),
         )  # fmt: skip
         grad_u = torch.empty_like(u)
-        wide = _tile(inputs, 128)
+        block_out = _tile(inputs, 64 if self._precise else 128)  # 128 would need too many registers in float32
         launch(
-            kernels.expand_gradient, (-(-rows // 128) * (inputs // wide),), grad, u, scaled, mixed, constants, grad_u,
-            rows, inputs, channels, parts,
-            BLOCK_M=128, BLOCK_K=block_n, BLOCK_N=wide, PRECISE=self._precise, num_warps=8,
+            kernels.expand_gradient, (-(-rows // 128) * (inputs // block_out),), grad, u, scaled, mixed, constants,
+            grad_u, rows, inputs, channels, parts,
+            BLOCK_M=128, BLOCK_K=block_n, BLOCK_N=block_out, PRECISE=self._precise, num_warps=8,
             num_stages=self._stages(channels),
         )  # fmt: skip
         if self.context.optimizer is not None:
@@ -215,17 +241,19 @@ class Expansion:
             return grad_u, (None, None, None)
         return grad_u, (grad_conv.view_as(layer.conv.weight) if needs_weight else None, grad_norm[0], grad_norm[1])
 
-    def _cross_products(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Return aᵀb [A, B] and the sums [A] of a's rows, in float32."""
-        rows, left, right = a.numel() // a.shape[1], a.shape[1], b.shape[1]
-        block_a, block_b = _tile(left, 128), _tile(right, 128)
-        blocks = left // block_a, right // block_b
-        programs = min(-(-rows // 64), max(1, 2 * self.context.processors // (blocks[0] * blocks[1])))
-        products = a.new_empty(programs, left, right, dtype=torch.float32)
-        sums = products.new_empty(programs, left)
+    def _cross_products(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """Return leftᵀ · right [L, R] and the sums [L] of left's rows, in float32."""
+        channels = left.shape[1], right.shape[1]
+        rows = left.numel() // channels[0]
+        most = 64 if self._precise else 128
+        block_l, block_r = (_tile(each, most) for each in channels)
+        tiles = channels[0] // block_l, channels[1] // block_r
+        programs = min(-(-rows // 64), max(1, self.context.processors // (tiles[0] * tiles[1])))
+        products = left.new_empty(programs, *channels, dtype=torch.float32)
+        sums = products.new_empty(programs, channels[0])
         launch(
-            kernels.cross_products, (programs, *blocks), a, b, products, sums, rows, left, right,
-            BLOCK_M=64, BLOCK_A=block_a, BLOCK_B=block_b, PRECISE=self._precise, num_warps=8,
+            kernels.cross_products, (programs, *tiles), left, right, products, sums, rows, *channels,
+            BLOCK_M=64, BLOCK_L=block_l, BLOCK_R=block_r, PRECISE=self._precise, num_warps=8,
             num_stages=self._stages(rows),
         )  # fmt: skip
         return products.sum(dim=0), sums.sum(dim=0)
@@ -261,5 +289,5 @@ def _tile(channels: int, most: int) -> int:
 
 
 def _stages(length: int, precise: bool) -> int:
-    """Return the tiles in flight in a loop over `length` in steps of 64: what is needed and fits into shared memory."""
+    """Return Triton's num_stages for a loop over `length`: up to 3 in bf16; 1 in float32, for want of shared memory."""
     return 1 if precise else min(3, -(-length // 64))

@@ -52,8 +52,8 @@ class Fused(KernelContext):
             elif isinstance(module, Linear):
                 self.layers.append(LinearLayer(module, self))
         by_module = {layer.module: layer for layer in self.layers}
-        resnets = [module for module in encoder.modules() if isinstance(module, ResNet)]
-        self.blocks = [FusedBottlenecks(each, by_module, self) for each in resnets if can_fuse(each)]
+        found = [module for module in encoder.modules() if isinstance(module, ResNet) and can_fuse(module)]
+        self.resnets = [FusedBottlenecks(resnet, by_module, self) for resnet in found]
         self.refresh()
 
     def __enter__(self) -> None:
@@ -63,14 +63,14 @@ class Fused(KernelContext):
             self.encoder.fused_input, backbone.fused = lambda images: images, self._pair_features
         else:
             self.encoder.fused_input = self._patches
-        for layer in (*self.layers, *self.blocks):
+        for layer in (*self.layers, *self.resnets):
             layer.module.fused = layer
 
     def __exit__(self, *_: object) -> None:
         self.encoder.fused_input = None
         if isinstance(self.encoder.backbone, SobelPair):
             self.encoder.backbone.fused = None
-        for layer in (*self.layers, *self.blocks):
+        for layer in (*self.layers, *self.resnets):
             layer.module.fused = None
 
     @torch.no_grad()

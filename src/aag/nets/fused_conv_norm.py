@@ -97,7 +97,7 @@ class _Projection(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, _: Tensor, __: Tensor, ___: Tensor, layer: ConvNormLayer) -> Tensor:
-        z, partial, moments, pivot = convolve(layer, x)
+        z, partial, moments, pivot = _convolve(layer, x)
         layer.unfinished = partial, moments, pivot
         ctx.save_for_backward(x, z, moments, None)
         ctx.layer = layer
@@ -116,7 +116,7 @@ def conv_norm(
     """Return y, its subsampled copy, and for backward the convolution z, its moments and, with a shortcut, the ReLU's
     mask as bits.
     """
-    z, partial, moments, pivot = convolve(layer, x)
+    z, partial, moments, pivot = _convolve(layer, x)
     norm, conv_bias = layer.norm, layer.conv.bias
     (groups, parts), (b, channels, h, w) = partial.shape[:2], z.shape
     rows = b * h * w // groups
@@ -159,7 +159,7 @@ def running_statistics(norm: nn.BatchNorm2d) -> list[Any]:
     return [norm.running_mean, norm.running_var, norm.num_batches_tracked]
 
 
-def convolve(layer: ConvNormLayer, x: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:
+def _convolve(layer: ConvNormLayer, x: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:
     """Return the convolution, sums [groups, programs, 2, C] for its batch norm, memory for its moments [groups, 4, C],
     and whether the sums are of differences from the first row.
     """
@@ -204,18 +204,15 @@ def _backward(
     """Return ∂x, the gradients of conv.weight, norm.weight and norm.bias (None if updated here), and the masked ∂y."""
     x, z, moments, bits = ctx.saved_tensors
     sums = sum_gradients(layer, grad, skip_grad, z, moments, bits, has_shortcut, relu, skip_stride)
-    grad_weight = grad_x = None
     if isinstance(layer.convolution, StemConvolution):
         update = layer.norm_update(sums.grad_norm)
         grad_weight = layer.convolution.backward(
             x, sums.masked, z, sums.partial, moments, sums.grad_norm, update, sums.needs_mask
         )
-    else:
-        grad_z = norm_gradient(layer, sums, z, moments)
-        if ctx.needs_input_grad[0]:
-            grad_x = layer.convolution.grad_input(grad_z, x)
-        grad_weight = weight_gradient(layer, grad_z, x, needed=ctx.needs_input_grad[1])
-    return grad_x, (grad_weight, *norm_weight_gradients(layer, sums)), sums.masked
+        return None, (grad_weight, *norm_weight_gradients(layer, sums)), sums.masked
+    grad_z = norm_gradient(layer, sums, z, moments)
+    grad_x = layer.convolution.grad_input(grad_z, x) if ctx.needs_input_grad[0] else None
+    return grad_x, weight_gradients(layer, sums, grad_z, x, needed=ctx.needs_input_grad[1]), sums.masked
 
 
 class GradientSums(NamedTuple):
@@ -269,14 +266,20 @@ def norm_gradient(layer: ConvNormLayer, sums: GradientSums, z: Tensor, moments: 
     return grad_z
 
 
-def weight_gradient(layer: ConvNormLayer, grad_z: Tensor, x: Tensor, needed: bool) -> Tensor | None:
-    """Update the convolution's weights, or return their gradient if it is needed."""
+def weight_gradients(
+    layer: ConvNormLayer, sums: GradientSums, grad_z: Tensor, x: Tensor, needed: bool
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradients of conv.weight, if it is needed, norm.weight and norm.bias.
+
+    All are None if weights are updated during backward; this updates the convolution's.
+    """
+    grad_weight = None
     if layer.context.optimizer is not None:
         layer.context.on_side_stream(layer.update, grad_z, x)
-        return None
-    return layer.convolution.grad_weight(grad_z, x).float() if needed else None
+    elif needed:
+        grad_weight = layer.convolution.grad_weight(grad_z, x).float()
+    return grad_weight, *norm_weight_gradients(layer, sums)
 
 
 def norm_weight_gradients(layer: ConvNormLayer, sums: GradientSums) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of the norm's weight and bias, None if they are updated during backward."""
     return (None, None) if layer.context.optimizer is not None else (sums.grad_norm[0], sums.grad_norm[1])
