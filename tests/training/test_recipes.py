@@ -33,6 +33,13 @@ def test_the_paper_recipe_is_the_decisions():
     assert {name: larger[name] for name in PAPER} == PAPER | changed
 
 
+def test_the_best_recipe_changes_what_the_pilots_changed():
+    best, paper = (recipe_settings(recipe, "cifar10").options() for recipe in ("best", "paper"))
+    assert {name: value for name, value in best.items() if value != paper[name]} == {
+        "auxiliary_views": 2, "head": "mlp", "blur": 0.0, "grayscale": 0.1, "lr": 0.06, "weight_decay": 1e-3,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("words", "recipe"),
     [
@@ -89,7 +96,7 @@ def test_every_recipe_belongs_to_a_method_and_says_what_to_expect():
         assert options["method"] == method
 
 
-@pytest.mark.parametrize("recipe", ["auto", "paper", "paper-resnet50", "demo"])
+@pytest.mark.parametrize("recipe", ["auto", "paper", "paper-resnet50", "best", "demo"])
 def test_on_svhn_the_third_view_of_aag_is_its_own_policy_alone(recipe):
     views = {data: recipe_settings(recipe, data).resolve().method_settings for data in ("svhn", "cifar100", "photos")}
     assert {data: (view.auxiliary_crop, view.policy) for data, view in views.items()} == {
