@@ -28,9 +28,14 @@ from aag.losses import (
 )
 
 
-def algorithm_1(x, y, *auxiliary, tau, keep_positive):
+def algorithm_1(x, y, *auxiliary, tau, keep_positive, hard_negatives=0.0):
     """The paper's pseudocode, one scalar at a time; each auxiliary view has its own terms."""
     n = len(x)
+
+    def total_of(negatives):  # Σ w e^s with w = e^(B s), divided by the mean of w
+        weights = [math.exp(hard_negatives * each) for each in negatives]
+        mean = sum(weights) / len(weights)
+        return sum(weight / mean * math.exp(each) for weight, each in zip(weights, negatives, strict=True))
 
     def s(v, w):
         return (torch.dot(v, w) / (v.norm() * w.norm())).item() / tau
@@ -39,15 +44,14 @@ def algorithm_1(x, y, *auxiliary, tau, keep_positive):
     for i in range(n):
         others = [j for j in range(n) if j != i]
         positive = s(x[i], y[i])
-        denominator = sum(
-            math.exp(s(x[i], y[j])) + math.exp(s(x[j], y[i])) + math.exp(s(x[i], x[j])) + math.exp(s(y[i], y[j]))
-            for j in others
+        denominator = total_of(
+            [s(v, w) for j in others for v, w in ((x[i], y[j]), (x[j], y[i]), (x[i], x[j]), (y[i], y[j]))]
         )
         total += -math.log(math.exp(positive) / (denominator + keep_positive * math.exp(positive)))
         for z, core in product(auxiliary, (x, y)):
             positive = s(z[i], core[i])
-            forth = sum(math.exp(s(z[i], core[j])) for j in others) + keep_positive * math.exp(positive)
-            back = sum(math.exp(s(z[j], core[i])) for j in others) + keep_positive * math.exp(positive)
+            forth = total_of([s(z[i], core[j]) for j in others]) + keep_positive * math.exp(positive)
+            back = total_of([s(z[j], core[i]) for j in others]) + keep_positive * math.exp(positive)
             total += -math.log(math.exp(positive) / forth * math.exp(positive) / back)
     return total / n
 
@@ -71,6 +75,29 @@ def test_both_losses_equal_the_loop_of_algorithm_1(seed, n, d, tau, count):
         expected = algorithm_1(*views, tau=tau, keep_positive=keep_positive)
         assert loss(*views, temperature=tau).item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
         assert loss(*views, temperature=tau, one_way=True).item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("keep_positive", [False, True])
+@pytest.mark.parametrize("hard_negatives", [0.5, 2.0])
+@pytest.mark.parametrize("count", [2, 4])
+def test_hard_negatives_weigh_more(keep_positive, hard_negatives, count):
+    views = [v.requires_grad_() for v in embeddings(7, 5, 4, count)]
+
+    def loss(*views):
+        s = similarities(*views, temperature=0.5)
+        return sum(part.loss.mean() for part in components_from_similarities(s, keep_positive, hard_negatives))
+
+    expected = algorithm_1(*views, tau=0.5, keep_positive=keep_positive, hard_negatives=hard_negatives)
+    assert loss(*views).item() == pytest.approx(expected, rel=1e-9)
+    assert torch.autograd.gradcheck(loss, views)
+
+
+def test_hard_negatives_leave_equal_ones_and_the_pull_on_the_positive_alone():
+    same = torch.ones(6, 4, dtype=torch.float64)
+    parts = [components_from_similarities(similarities(same, same, same), False, b) for b in (0.0, 3.0)]
+    for plain, hard in zip(*parts, strict=True):
+        torch.testing.assert_close(hard.loss, plain.loss)
+        assert torch.equal(hard.positive_gradient, plain.positive_gradient)
 
 
 def test_value_at_the_identity():
@@ -108,13 +135,14 @@ def test_one_way_moves_auxiliary_views_only(loss):
 
 
 @pytest.mark.parametrize("keep_positive", [False, True])
-def test_components_hold_the_gradients_on_the_similarities(keep_positive):
+@pytest.mark.parametrize("hard_negatives", [0.0, 1.5])
+def test_components_hold_the_gradients_on_the_similarities(keep_positive, hard_negatives):
     """Against autograd on the similarities of Algorithm 1, each a free variable."""
     x, y, z = embeddings(5, 6, 8)
     found = similarities(x, y, z, temperature=0.1)
     xy, xx, yy, zx, zy = (v.clone().requires_grad_() for v in (*found[:3], *found.zx, *found.zy))
     s = Similarities(xy, xx, yy, (zx,), (zy,))
-    parts = components_from_similarities(s, keep_positive)
+    parts = components_from_similarities(s, keep_positive, hard_negatives)
     core, auxiliary, _ = parts
     on_xy, on_xx, on_yy = torch.autograd.grad(core.loss.sum(), [s.xy, s.xx, s.yy], retain_graph=True)
     assert torch.allclose(on_xy.diagonal(), core.positive_gradient)

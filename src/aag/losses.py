@@ -160,8 +160,8 @@ def components(
     return components_from_similarities(s, keep_positive)
 
 
-def components_from_similarities(s: Similarities, keep_positive: bool) -> list[Component]:
-    """Return the same list as `components`, from similarities."""
+def components_from_similarities(s: Similarities, keep_positive: bool, hard_negatives: float = 0.0) -> list[Component]:
+    """Return the same list as `components`, from similarities; `hard_negatives` as in `_log_sum`."""
     own = torch.eye(len(s.xy), dtype=torch.bool, device=s.xy.device)
 
     def others(similarity: Tensor) -> Tensor:  # an image is not a negative of itself
@@ -169,24 +169,37 @@ def components_from_similarities(s: Similarities, keep_positive: bool) -> list[C
 
     xy = others(s.xy)
     core = torch.cat([xy, xy.T, others(s.xx), others(s.yy)], dim=1)  # [n, 4n]: one log over 4(n − 1) negatives
-    parts = [_log_ratio(s.xy.diagonal(), core, keep_positive)]
+    parts = [_log_ratio(s.xy.diagonal(), core, keep_positive, hard_negatives)]
     for auxiliary in chain.from_iterable(zip(s.zx, s.zy, strict=True)):
         # Two logs, without z–z and x–x negatives: auxiliary views are noisy.
         positive, negatives = auxiliary.diagonal(), others(auxiliary)
-        forth = _log_ratio(positive, negatives, keep_positive)
-        back = _log_ratio(positive, negatives.T, keep_positive)
+        forth = _log_ratio(positive, negatives, keep_positive, hard_negatives)
+        back = _log_ratio(positive, negatives.T, keep_positive, hard_negatives)
         parts.append(Component(*(f + b for f, b in zip(forth, back, strict=True))))
     return parts
 
 
-def _log_ratio(positive: Tensor, negatives: Tensor, keep_positive: bool) -> Component:
+def _log_ratio(positive: Tensor, negatives: Tensor, keep_positive: bool, hard_negatives: float = 0.0) -> Component:
     """Return −log(e^s⁺ / Σ e^s⁻) per row; `keep_positive` adds e^s⁺ to the sum. positive [n], negatives [n, m]."""
-    log_negatives = negatives.logsumexp(dim=1)
+    log_negatives = _log_sum(negatives, hard_negatives)
     if not keep_positive:
         return Component(log_negatives - positive, -torch.ones_like(positive))
     log_all = torch.logaddexp(log_negatives, positive)
     share = (log_negatives - log_all).detach().exp()  # the negatives' share of the denominator
     return Component(log_all - positive, -share)
+
+
+def _log_sum(negatives: Tensor, hard_negatives: float) -> Tensor:
+    """Return log Σ w e^s per row. The weights w ∝ e^(hard_negatives · s) have mean 1; similarities of −∞ do not count.
+
+    Robinson, Chuang, Sra, Jegelka: "Contrastive Learning with Hard Negative Samples" (2021), without its debiasing.
+    Gradients flow through the weights, too, so those on a row's similarities still sum to 1.
+    """
+    if not hard_negatives:
+        return negatives.logsumexp(dim=1)
+    log_weights = hard_negatives * negatives
+    count = (negatives > -torch.inf).sum(dim=1, dtype=negatives.dtype)
+    return (log_weights + negatives).logsumexp(dim=1) - log_weights.logsumexp(dim=1) + count.log()
 
 
 def _anchors(x: Tensor, y: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -62,6 +62,9 @@ class AAGSettings(MultiViewSettings):
     one_way: Annotated[bool, AddedLater] = False
     """Pull auxiliary views towards the basic ones, but not the reverse, so that strong distortions do not change the
     targets (directional self-supervised learning)."""
+    hard_negatives: Annotated[float, Range(at_least=0, at_most=10), AddedLater] = 0.0
+    """Weigh negatives by e^(this · s), so that those most like the image push it away most; 0: all alike (hard negative
+    sampling). Computed without our kernels and with memory quadratic in the batch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,7 +160,7 @@ class AAG(Method):
         settings = self.settings
         assert isinstance(embeddings, Tensor)
         check_embeddings(embeddings.unbind(), settings.temperature)
-        if kernels.enabled(embeddings):
+        if kernels.enabled(embeddings) and not settings.hard_negatives:
             from aag.kernels.contrast import contrast as fused_contrast
             from aag.kernels.contrast import supports
 
@@ -172,10 +175,10 @@ class AAG(Method):
                 )
                 return StepOutput(total, numbers[1 : 8 if self.auxiliary_views else 6].unbind())
         n = embeddings.shape[1]
-        if is_large(n, self.auxiliary_views):
+        if self._is_large(n):
             return self.large_batch_loss(embeddings)
         s = similarities(*embeddings, temperature=settings.temperature, one_way=settings.one_way)
-        core, *auxiliary = components_from_similarities(s, settings.keep_positive)
+        core, *auxiliary = components_from_similarities(s, settings.keep_positive, settings.hard_negatives)
         parts = [part.loss.mean() for part in (core, *auxiliary)]
         total = sum((settings.auxiliary_weight * part for part in parts[1:]), start=parts[0])
 
@@ -188,10 +191,13 @@ class AAG(Method):
         )
 
     def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
-        if is_large(len(index) * world_size(), self.auxiliary_views):
+        if self._is_large(len(index) * world_size()):
             assert isinstance(embeddings, Tensor)
             return self.large_batch_loss(scale_gradient(embeddings), group.WORLD)
         return super().distributed_loss(embeddings, index)
+
+    def _is_large(self, images: int) -> bool:
+        return is_large(images, self.auxiliary_views) and not self.settings.hard_negatives
 
     def large_batch_loss(self, embeddings: Tensor, processes: ProcessGroup | None = None) -> StepOutput:
         """Return `loss`, with memory linear in n. With `processes`, embeddings [V, n, d] are this process's share."""
