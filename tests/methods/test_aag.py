@@ -42,13 +42,14 @@ def test_the_loss_is_the_core_plus_the_weighted_terms_of_each_auxiliary_view(los
     torch.testing.assert_close(log["loss_zx"] + log["loss_zy"], sum(terms))
 
 
-def test_hard_negatives_reach_the_loss_whatever_the_size_of_the_batch(monkeypatch):
+def test_hard_negatives_count_where_kernels_or_blocks_would_compute_the_loss(monkeypatch):
     views = torch.randn(4, 7, 6, dtype=torch.float64)
     s = losses.similarities(*views, temperature=0.5)
     expected = sum(part.loss.mean() for part in losses.components_from_similarities(s, False, 0.7))
     method = AAG(AAGSettings(auxiliary_views=2, hard_negatives=0.7, temperature=0.5))
     torch.testing.assert_close(method.loss(views, torch.arange(7)).loss, expected)
     monkeypatch.setattr("aag.large_batch.DENSE_BYTES", 0)
+    monkeypatch.setattr("aag.kernels.enabled", lambda _: True)
     torch.testing.assert_close(method.loss(views, torch.arange(7)).loss, expected)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from making import make_encoder, make_method
 
-from aag import losses
+from aag import AAGError, losses
 from aag.methods.aag import AAG
 from aag.methods.aag_nn import NeighbourAAG
 from aag.settings import TrainSettings
@@ -18,18 +18,22 @@ def make(**settings):
     return method
 
 
-def test_the_neighbour_is_the_nearest_row_of_another_image():
-    method = make()
+@pytest.mark.parametrize("neighbours", [1, 3])
+def test_neighbours_are_the_nearest_rows_of_other_images(neighbours):
+    method = make(neighbours=neighbours)
     v = method.bank.rows[INDEX].clone()  # each is nearest to its own row
-    for found, own, image in zip(method.nearest(v, INDEX), v, INDEX, strict=True):
-        best = max((j for j in range(100) if j != image), key=lambda j: torch.dot(method.bank.rows[j], own).item())
-        assert torch.equal(found, method.bank.rows[best])
+    found = method.nearest(v, INDEX)
+    assert found.shape == (neighbours, 5, 6)
+    for i, image in enumerate(INDEX):
+        others = sorted((j for j in range(100) if j != image), key=lambda j: -torch.dot(method.bank.rows[j], v[i]))
+        assert torch.equal(found[:, i], method.bank.rows[others[:neighbours]])
 
 
 @pytest.mark.parametrize("loss", ["gnt-xent", "nt-xent"])
-@pytest.mark.parametrize("auxiliary_views", [1, 2])
-def test_the_neighbour_is_one_more_auxiliary_view_without_a_gradient(loss, auxiliary_views):
-    method = make(loss=loss, auxiliary_views=auxiliary_views, neighbour_weight=0.7, temperature=0.5)
+@pytest.mark.parametrize(("auxiliary_views", "neighbours"), [(1, 1), (2, 1), (1, 3)])
+def test_neighbours_are_auxiliary_views_without_a_gradient_and_share_one_weight(loss, auxiliary_views, neighbours):
+    settings = {"auxiliary_views": auxiliary_views, "neighbours": neighbours}
+    method = make(loss=loss, neighbour_weight=0.7, temperature=0.5, **settings)
     method.before_epoch(4, None)
     e = torch.randn(2 + auxiliary_views, 5, 6, dtype=torch.float64, requires_grad=True)
     found = method.loss(e, INDEX)
@@ -37,12 +41,18 @@ def test_the_neighbour_is_one_more_auxiliary_view_without_a_gradient(loss, auxil
     x, y = e[:2]
     p = method.nearest(losses.unit_rows(losses.unit_rows(x) + losses.unit_rows(y)).detach(), INDEX)
     whole = losses.gnt_xent if loss == "gnt-xent" else losses.nt_xent
-    extra = whole(x, y, p, temperature=0.5) - whole(x, y, temperature=0.5)
+    extra = (whole(x, y, *p, temperature=0.5) - whole(x, y, temperature=0.5)) / neighbours
     torch.testing.assert_close(found.loss, plain + 0.7 * extra)
     ours, theirs = (torch.autograd.grad(each, e, retain_graph=True)[0] for each in (found.loss, plain + 0.7 * extra))
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(dict(zip(method.log_names, found.log, strict=True))["loss_neighbour"], extra)
     assert not method.bank.rows.requires_grad
+
+
+def test_more_neighbours_than_other_images_are_refused():
+    message = "--neighbours 30 of an image need at least 31 images, not 30"
+    with pytest.raises(AAGError, match=message):
+        make_method(NeighbourAAG, images=30, neighbours=30)
 
 
 def test_neighbours_count_from_their_epoch_on():

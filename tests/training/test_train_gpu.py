@@ -71,7 +71,14 @@ def test_the_size_of_the_views_changes_the_graph(tiny):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"auxiliary_views": 3, "one_way": True}, {"method": "aag-nn"}, {"zero_init_residual": True}, {"head": "mlp"}],
+    [
+        {"auxiliary_views": 3, "one_way": True},
+        {"hard_negatives": 0.5},
+        {"method": "aag-nn"},
+        {"method": "aag-nn", "neighbours": 5},
+        {"zero_init_residual": True},
+        {"head": "mlp"},
+    ],
     ids=str,
 )
 def test_what_goes_beyond_the_paper_trains_by_kernels(tiny, changes):

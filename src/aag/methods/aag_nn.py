@@ -1,4 +1,4 @@
-"""AAG with neighbours: later in training, an image's nearest neighbour is one more auxiliary view of it.
+"""AAG with neighbours: later in training, an image's nearest neighbours are further auxiliary views of it.
 
 Dwibedi, Aytar, Tompson, Sermanet, Zisserman: "With a Little Help from My Friends" (2021), whose NNCLR has the idea.
 
@@ -15,13 +15,14 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from aag.errors import AAGError
 from aag.large_batch import algorithm_1, contrast
 from aag.losses import unit_rows
 from aag.methods.aag import AAG, AAGSettings
 from aag.methods.bank import Bank
 from aag.methods.base import Embeddings, Extract, Method, MethodContext, MethodSettings, Recipe, StepOutput
 from aag.nets import Encoder
-from aag.settings import Momentum, Range
+from aag.settings import AddedLater, Momentum, Range
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class NeighbourAAGSettings(AAGSettings):
     """Weight of the neighbour's terms in the loss, next to --auxiliary-weight of an auxiliary view's."""
     neighbour_start: Annotated[float, Range(at_least=0, at_most=1)] = 0.4
     """Fraction of the epochs after which neighbours count."""
+    neighbours: Annotated[int, Range(at_least=1, at_most=30), AddedLater] = 1
+    """Nearest neighbours per image; they share --neighbour-weight."""
     bank_momentum: Momentum = 0.5
     """Fraction of the old embedding that the memory bank keeps."""
 
@@ -52,22 +55,28 @@ class NeighbourAAG(AAG):
 
     def setup(self, context: MethodContext) -> None:
         super().setup(context)
+        count, images = self.settings.neighbours, context.images
+        if count >= images:
+            raise AAGError(f"--neighbours {count} of an image need at least {count + 1} images, not {images}")
         self.first_epoch = round(self.settings.neighbour_start * context.train.epochs)
-        self.bank = Bank(context.images, context.encoder.embedding_dim, self.settings.bank_momentum, context.train.seed)
+        self.bank = Bank(images, context.encoder.embedding_dim, self.settings.bank_momentum, context.train.seed)
         self.register_buffer("weight", torch.zeros(()))
 
     def before_epoch(self, epoch: int, extract: Extract) -> None:
         self.weight.fill_(self.settings.neighbour_weight if epoch >= self.first_epoch else 0.0)
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
-        """Return AAG's loss + weight · (L_px + L_py), with p_i the neighbour of image i in the bank: a constant."""
+        """Return AAG's loss + weight · mean(L_px + L_py) over the neighbours p_i of image i in the bank.
+
+        Neighbours get no gradient, and --hard-negatives does not change their terms.
+        """
         assert isinstance(embeddings, Tensor)
         plain = super().loss(embeddings, index)
-        x, y = embeddings[:2]
+        x, y, neighbours = *embeddings[:2], self.settings.neighbours
         own = unit_rows(unit_rows(x.detach()) + unit_rows(y.detach()))
         found = contrast(
-            [x, y, self.nearest(own, index).to(x.dtype)],
-            algorithm_1()[1:],
+            [x, y, *self.nearest(own, index).to(x.dtype)],
+            algorithm_1(neighbours, 1 / neighbours)[1:],
             temperature=self.settings.temperature,
             keep_positive=self.settings.keep_positive,
         )
@@ -77,9 +86,9 @@ class NeighbourAAG(AAG):
     distributed_loss = Method.distributed_loss
 
     def nearest(self, v: Tensor, index: Tensor) -> Tensor:
-        """Return the bank's nearest row to each v [n, d], excluding the image's own row: float32 [n, d]."""
+        """Return the K rows of the bank nearest to each v [n, d], without the image's own: float32 [K, n, d]."""
         cosines = v.to(self.bank.rows.dtype) @ self.bank.rows.T  # [n, N]
-        return self.bank.rows[cosines.scatter_(1, index[:, None], -torch.inf).argmax(dim=1)]
+        return self.bank.rows[cosines.scatter_(1, index[:, None], -torch.inf).topk(self.settings.neighbours).indices.T]
 
     def after_step(self, encoder: Encoder, *carry: Tensor) -> None:
         index, v = carry
