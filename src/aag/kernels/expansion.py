@@ -30,10 +30,10 @@ from aag.kernels.norm import subsample, update_norm_weights, update_running_stat
 
 @triton.jit
 def cross_products(
-    left, right, products, sums, rows, left_channels, right_channels,
+    left, right, shares, rows, left_channels, right_channels,
     BLOCK_M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_R: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """products [programs, L, R] ← shares of leftᵀ · right; sums [programs, L] ← shares of the sums of left's rows."""
+    """shares [programs, L · R + L] ← parts of leftᵀ · right, and of the sums of left's rows."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     left_channel = tl.program_id(1) * BLOCK_L + tl.arange(0, BLOCK_L)
     right_channel = tl.program_id(2) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -50,10 +50,11 @@ def cross_products(
         y = tl.load(right + line[:, None] * right_channels + right_channel[None, :], mask=inside, other=0.0)
         product = tl.dot(tl.trans(x), y, product, input_precision=precision)
         total = tl.dot(tl.trans(x), ones, total, input_precision=precision)
-    at = program * left_channels + left_channel
-    tl.store(products + at[:, None] * right_channels + right_channel[None, :], product)
+    count = left_channels * right_channels
+    share = shares + program * (count + left_channels)
+    tl.store(share + left_channel[:, None] * right_channels + right_channel[None, :], product)
     if tl.program_id(2) == 0:
-        tl.store(sums + at, tl.sum(total, axis=1) / 16)
+        tl.store(share + count + left_channel, tl.sum(total, axis=1) / 16)
 
 
 @triton.jit
@@ -121,6 +122,9 @@ def expand(
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     line = row.to(tl.int64)
     inside = (row < rows)[:, None]
+    at = line[:, None] * channels + channel[None, :]
+    if SHORTCUT:
+        added = tl.load(shortcut + at, mask=inside, other=0.0)  # on its way while the products are computed
     column = tl.arange(0, BLOCK_N)
     z = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     precision: tl.constexpr = "ieee" if PRECISE else "tf32"
@@ -130,9 +134,8 @@ def expand(
         z = tl.dot(x, w, z, input_precision=precision)
     scale = tl.load(moments + 2 * channels + channel)
     value = z * scale[None, :] + tl.load(moments + 3 * channels + channel)[None, :]
-    at = line[:, None] * channels + channel[None, :]
     if SHORTCUT:
-        value += tl.load(shortcut + at, mask=inside, other=0.0).to(tl.float32)
+        value += added.to(tl.float32)
     if RELU:
         value = tl.maximum(value, 0.0)
     result = value.to(y.dtype.element_ty)
@@ -254,6 +257,14 @@ def contract_gradient(
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     line = row.to(tl.int64)
     inside = (row < rows)[:, None]
+    at = line[:, None] * channels + channel[None, :]
+    if STRIDE > 1:
+        skip_row, in_skip = subsample(row, height, width, STRIDE)
+        skip_at = skip_row.to(tl.int64)[:, None] * channels + channel[None, :]
+        skipped = tl.load(skip_grad + skip_at, mask=inside & in_skip[:, None], other=0.0)
+    else:
+        skipped = tl.load(skip_grad + at, mask=inside, other=0.0)
+    made = tl.load(x + at, mask=inside, other=0.0)  # both are on their way while the products are computed
     k = tl.arange(0, BLOCK_K)
     total = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     precision: tl.constexpr = "ieee" if PRECISE else "tf32"
@@ -261,12 +272,5 @@ def contract_gradient(
         g = tl.load(grad_z + line[:, None] * outputs + start + k[None, :], mask=inside, other=0.0)
         w = tl.load(weight + (start + k)[:, None] * channels + channel[None, :])
         total = tl.dot(g, w, total, input_precision=precision)
-    at = line[:, None] * channels + channel[None, :]
-    if STRIDE > 1:
-        skip_row, in_skip = subsample(row, height, width, STRIDE)
-        skip_at = skip_row.to(tl.int64)[:, None] * channels + channel[None, :]
-        total += tl.load(skip_grad + skip_at, mask=inside & in_skip[:, None], other=0.0).to(tl.float32)
-    else:
-        total += tl.load(skip_grad + at, mask=inside, other=0.0).to(tl.float32)
-    positive = tl.load(x + at, mask=inside, other=0.0) > 0
-    tl.store(grad_x + at, tl.where(positive, total, 0.0).to(grad_x.dtype.element_ty), mask=inside)
+    result = tl.where(made > 0, total + skipped.to(tl.float32), 0.0)
+    tl.store(grad_x + at, result.to(grad_x.dtype.element_ty), mask=inside)
