@@ -33,11 +33,12 @@ def test_a_folder_trains_by_defaults_within_the_minutes(tmp_path, photographs, m
 def test_the_batch_is_halved_to_what_fits(monkeypatch):
     settings = recipe_settings("auto", "cifar10").replace(network="resnet50", image_size=64, batch_size=512)
     device, settings = torch.device("cuda"), settings.resolve("bf16")
+    before = torch.cuda.memory_allocated()  # of other tests in this process
     assert fit_batch(settings.replace(batch_size=16), device) == 16
     free = torch.cuda.mem_get_info
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (12 << 30, free()[1]))
     assert 8 <= fit_batch(settings, device) < 512
-    assert torch.cuda.memory_allocated() < 1 << 30
+    assert torch.cuda.memory_allocated() < before + (1 << 30)
 
 
 def test_health_leaves_captured_steps_alone(tiny):

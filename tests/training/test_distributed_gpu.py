@@ -13,7 +13,10 @@ GROUPS = ("--bn-group-size", "16")
 
 
 @pytest.mark.parametrize("more", [(), GROUPS, (*GROUPS, "--method", "moco", "--queue", "64")], ids=str)
-def test_two_processes_on_one_gpu_train_like_one(tiny, more):
+def test_two_processes_on_one_gpu_train_like_one(tiny, more, monkeypatch):
+    # cuDNN's TF32 products have 10 bits: gradients of this small network then vary by a tenth from one way of computing
+    # to another, also in one process.
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     for size in (1, 2):
         words = ["-m", "aag", "train", "--data", str(tiny.data), "--out", f"run{size}", "--device", "cuda", *OPTIONS]
         ended = run_processes(size, [*words, *more], tiny.folder, timeout=90)
@@ -26,4 +29,4 @@ def test_two_processes_on_one_gpu_train_like_one(tiny, more):
             assert found["loss"] == pytest.approx(expected["loss"], rel=1e-2)
     (found, _), (expected, _) = state(two), state(alone)
     for name in ("momentum.backbone.stem.0.weight", "momentum.head.weight"):  # sums of the gradients
-        assert torch.dist(found[name], expected[name]) <= 0.05 * expected[name].norm()
+        assert torch.dist(found[name], expected[name]) <= 0.01 * expected[name].norm()
