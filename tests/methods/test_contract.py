@@ -89,6 +89,38 @@ def test_a_method_of_one_class_needs_no_more_than_a_loss():
     assert load_method("plain") is Plain
 
 
+def test_a_docstring_without_words_will_do():
+    class Terse(Method):
+        """ """
+
+    assert Terse.recipes["terse"].about == "terse"
+
+
+def test_a_method_cannot_take_the_name_of_one_of_ours():
+    class SimCLR(Method):
+        pass
+
+    with pytest.raises(AAGError, match=r'has the name of a method of aag, .*; give it another one: name = "my-simclr"'):
+        register_method(SimCLR)
+    assert load_method("simclr") is methods()["simclr"]
+    assert register_method(methods()["simclr"]) == "simclr"
+
+
+def test_two_files_of_one_name_are_two_methods(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(
+            "from dataclasses import dataclass\n"
+            "from aag.methods import Method, MethodSettings\n"
+            "@dataclass(frozen=True)\nclass S(MethodSettings):\n    pass\n"
+            "class Mine(Method):\n    settings_type = S\n"
+        )
+    first, second = (load_method(f"{tmp_path}/{folder}/mine.py:Mine") for folder in ("a", "b"))
+    assert first is not second
+    assert load_method(f"{tmp_path}/a/mine.py:Mine") is first
+    first(first.settings_type())
+
+
 # --- what it computes -------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import pkgutil
 import shlex
 import sys
 from functools import cache
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 
@@ -77,7 +78,13 @@ def register_method(kind: type[Method]) -> str:
     """Register a method class by its name in this process, and return the name."""
     if not (inspect.isclass(kind) and issubclass(kind, Method)):
         raise AAGError(f"a method is a name, FILE.py:CLASS, or a subclass of Method, not {kind!r:.60}")
-    if methods().get(kind.name) is not kind:
+    own = methods().get(kind.name)
+    if own is not None and own is not kind:
+        raise AAGError(
+            f"{kind.__name__} has the name of a method of aag, {kind.name!r}, so their runs would be mixed up; "
+            f'give it another one: name = "my-{kind.name}"'
+        )
+    if own is None:
         _registered[kind.name] = kind
     return kind.name
 
@@ -86,7 +93,8 @@ _registered: dict[str, type[Method]] = {}
 
 
 def _module_name(path: Path) -> str:
-    return f"aag_user_{path.stem}"
+    """Return a name of its own for each file: two files of one name are two modules."""
+    return f"aag_user_{path.stem}_{sha256(os.path.realpath(path).encode()).hexdigest()[:8]}"
 
 
 def _is_loaded(path: Path) -> bool:

@@ -122,7 +122,7 @@ class Method(nn.Module):
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
         if not hasattr(cls, "recipes"):  # else those of the method that it extends
-            about = (cls.__doc__ or cls.name).strip().splitlines()[0]
+            about = ((cls.__doc__ or "").strip() or cls.name).splitlines()[0]
             cls.recipes = {cls.name: Recipe(about, "no results yet")}
 
     def __init__(self, settings: MethodSettings | None = None) -> None:
