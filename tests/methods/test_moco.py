@@ -82,6 +82,18 @@ def test_five_steps_equal_a_slow_version(symmetric, loss, encoder, views):
     torch.testing.assert_close(method.queue.roll(-first, dims=0), torch.stack(queue), rtol=1e-7, atol=1e-9)
 
 
+def test_keys_move_once_per_window_of_accumulated_batches(encoder):
+    method = make_method(MoCo, encoder, train=TrainSettings(batch_size=N, accumulate=4), queue=QUEUE, key_momentum=0.5)
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter += 1
+        before = [each.clone() for each in method.key.parameters()]
+        for _ in range(4):
+            method.after_step(encoder, normalize(torch.randn(N, 8), dim=1))
+    for found, first in zip(method.key.parameters(), before, strict=True):
+        torch.testing.assert_close(found, first + 0.5)
+
+
 def test_the_log_holds_mean_cosines(encoder):
     query, key = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
     method = moco(encoder)

@@ -69,6 +69,8 @@ class MoCo(Method):
         # Shuffling BN: a key in the batch norm group of its query would share its statistics, which leaks the match.
         self.shuffle = encoder.spec.bn_group_size > 0
         self.seed = context.train.seed
+        # `after_step` runs once per batch: with --accumulate, all of a window together are one update.
+        self.key_momentum = settings.key_momentum ** (1 / context.train.accumulate)
         self.key = deepcopy(encoder).requires_grad_(False).train()
         self.register_buffer("queue", random_unit_rows(self.seed, settings.queue, encoder.embedding_dim))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
@@ -92,7 +94,7 @@ class MoCo(Method):
 
     def after_step(self, encoder: Encoder, *carry: Tensor) -> None:
         """Update the key encoder's weights and the queue; its batch norms keep their own running statistics."""
-        torch._foreach_lerp_(list(self.key.parameters()), list(encoder.parameters()), 1 - self.settings.key_momentum)
+        torch._foreach_lerp_(list(self.key.parameters()), list(encoder.parameters()), 1 - self.key_momentum)
         (key,) = carry
         count = torch.arange(len(key), device=key.device)
         self.queue.index_copy_(0, (self.steps * len(key) + count) % len(self.queue), key)
