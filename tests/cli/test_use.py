@@ -66,6 +66,14 @@ def test_embed_tells_what_it_skipped(model, photos):
         assert file.read() == "broken.jpg: not an image Pillow can read\n"
 
 
+def test_a_csv_is_made_again_as_the_help_says(model, photos):
+    words = ("embed", model, photos, "-o", "out.csv", "--device", "cpu")
+    assert "40 images × 128 → out.csv" in aag_(*words).words
+    assert "40 images × 128 → out.csv" in aag_(*words).words
+    shown = " ".join(re.sub("[│╭╮╰╯─]", " ", aag_("embed", "--help").out).split())
+    assert "The same command resumes, and leaves a complete file as it is, unless it is a .csv" in shown
+
+
 def test_shards_have_their_own_files_and_are_searched_as_one(model, photos):
     for number in (1, 2, 3):
         assert aag_("embed", model, photos, "-o", "out.parquet", "--shard", f"{number}/3", "--device", "cpu").code == 0
@@ -147,6 +155,7 @@ def test_cluster_prints_groups_and_their_agreement_with_folders(model, photos):
     assert sum(row["images"] for row in rows) == 40
     chosen = aag_("cluster", model, photos, "--sheet", "none", "--device", "cpu")
     assert re.search(r"\d+ clusters were chosen: silhouette 0\.\d+, the (best|most)", chosen.words)
+    assert "--clusters N sets the number" in chosen.words
 
 
 def test_label_spreads_labels_by_both_classifiers(model, photos):
@@ -164,6 +173,13 @@ def test_label_spreads_labels_by_both_classifiers(model, photos):
         assert sum(row["given"] == "1" for row in rows) == 6
     ran = aag_("label", model, "sample", photos, "-o", "all.csv", "--json", "--device", "cpu")
     assert {row["label"] for row in json.loads(ran.out)} <= {"cats", "<b>dögs"}
+
+
+def test_label_stores_the_embeddings_of_examples_in_data_root(model, photos):
+    words = ("--data-root", "other", "-o", "all.csv", "--device", "cpu")
+    assert aag_("label", model, photos / "cats", photos, *words).code == 0
+    assert len(os.listdir("other/embeddings")) == 2
+    assert not Path(os.environ["AAG_DATA"]).exists()
 
 
 def test_mistakes_are_one_line(model, photos, tmp_path):

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -232,6 +233,22 @@ def test_a_folder_is_embedded_once(embedder, photos, tmp_path):
     assert again.metadata["source"] == str(folder)
     (folder / "cats/00.png").unlink()
     assert len(load_or_embed(embedder, folder)) == 49
+
+
+@pytest.mark.parametrize("damaged", ["end", "features"])
+def test_a_damaged_cache_is_made_again(embedder, photos, tmp_path, caplog, damaged):
+    first = load_or_embed(embedder, photos, features=True)
+    (cached,) = (tmp_path / "cache/embeddings").iterdir()
+    content = bytearray(cached.read_bytes())
+    if damaged == "end":
+        del content[-100:]
+    else:
+        start = pq.ParquetFile(cached).metadata.row_group(0).column(2).data_page_offset
+        content[start : start + 100] = bytes(100)
+    cached.write_bytes(content)
+    assert torch.equal(load_or_embed(embedder, photos, features=True).embeddings, first.embeddings)
+    load_or_embed(embedder, photos, features=True)
+    assert caplog.messages == [f"the cached embeddings in {cached} are damaged; embedding the images again"]
 
 
 def test_an_embeddings_file_must_be_of_the_model(embedder, photos, tmp_path):

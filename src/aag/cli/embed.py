@@ -16,7 +16,10 @@ from aag.text import pluralize
 
 @dataclass(frozen=True)
 class Embed:
-    """Embed images with a trained encoder: one row per image in a .parquet, .npz or .csv. The same command resumes."""
+    """Embed images with a trained encoder: one row per image in a .parquet, .npz or .csv.
+
+    The same command resumes, and leaves a complete file as it is, unless it is a .csv.
+    """
 
     model: Annotated[Path, tyro.conf.arg(metavar="MODEL")]
     """Run folder or .safetensors file."""

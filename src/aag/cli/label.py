@@ -45,10 +45,16 @@ def run(arguments: list[str]) -> int:
         table = load_or_embed(
             embedder, options.images, features=linear, data_root=options.data_root, on_progress=progress
         )
-    outside = None
-    if options.labels.is_dir():
-        examples = load_or_embed(embedder, options.labels, features=table.features is not None)
-        outside = examples, folder_labels(examples, options.labels)
+        outside = None
+        if options.labels.is_dir():
+            examples = load_or_embed(
+                embedder,
+                options.labels,
+                features=table.features is not None,
+                data_root=options.data_root,
+                on_progress=progress,
+            )
+            outside = examples, folder_labels(examples, options.labels)
     given = {} if outside else read_labels(options.labels, table)
     found = label_images(table, given, outside=outside, classifier=options.classifier)
     write_labels(options.out, table, found)

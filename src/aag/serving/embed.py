@@ -1,5 +1,6 @@
 """Embed images in memory, or reuse cached embeddings."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,9 @@ from aag.files import explain_write_errors
 from aag.serving.embed_file import embed_to_file, table_key
 from aag.serving.embedder import Embedder, Model
 from aag.serving.sources import open_source
-from aag.serving.table import EmbeddingTable, read_table
+from aag.serving.table import EmbeddingTable, UnreadableTableError, read_table
 
+_log = logging.getLogger(__name__)
 Images = str | Path | Sequence[str | Path]
 
 
@@ -50,7 +52,7 @@ def load_or_embed(
 ) -> EmbeddingTable:
     """Return the embeddings of images, from an embeddings file of this model, the cache or the encoder.
 
-    Embeddings are cached until a file or the model changes.
+    Embeddings are cached until a file or the model changes. A damaged cache file is made again.
     """
     embedder = model if isinstance(model, Embedder) else Embedder(model, **options)
     if (file := embeddings_file(images)) is not None:
@@ -60,11 +62,24 @@ def load_or_embed(
     with explain_write_errors(folder, "set AAG_DATA to a folder that can be written to"):
         folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{table_key(embedder, source, range(len(source)), features, 0)}.parquet"
-    if not path.exists():
+    if (table := _read_cached(path)) is None:
         embed_to_file(embedder, source, path, features=features, on_progress=on_progress)
+        table = read_table(path)
     # Cached by content: the same folder may have moved.
-    table = read_table(path)
     return replace(table, metadata={**table.metadata, "source": source.source})
+
+
+def _read_cached(path: Path) -> EmbeddingTable | None:
+    """Return the table of a cache file; None if it is missing or was damaged, and then removed."""
+    if not path.exists():
+        return None
+    try:
+        return read_table(path)
+    except UnreadableTableError:
+        _log.warning("the cached embeddings in %s are damaged; embedding the images again", path)
+        with explain_write_errors(path):
+            path.unlink(missing_ok=True)
+        return None
 
 
 def embeddings_file(images: Images) -> Path | None:

@@ -42,8 +42,8 @@ def embed_to_file(
 ) -> EmbedResult:
     """Embed images to a .parquet, .npz or .csv. Parts are kept in OUT.parts until the file is complete.
 
-    Parts are reused only with the same model, files and options. If the file is complete already, nothing is done.
-    Files that cannot be read are listed in OUT.skipped.txt.
+    Parts are reused only with the same model, files and options. If the file is complete already, nothing is done;
+    only a .csv is made again, for it has no metadata. Files that cannot be read are listed in OUT.skipped.txt.
     """
     check_format(out)
     indices = range(len(source)) if indices is None else indices

@@ -28,6 +28,10 @@ RESERVED = ("path", "embedding", "features", "thumbnail", "thumbnail_offsets", "
 UNIT_TOLERANCE = 1e-3  # of the length of an embedding; others' tables are normalised
 
 
+class UnreadableTableError(AAGError):
+    """A file is damaged, or holds no embeddings."""
+
+
 @dataclass(frozen=True, eq=False)
 class EmbeddingTable:
     """Embeddings of N images, with their names."""
@@ -92,7 +96,7 @@ def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = Tr
     except FileNotFoundError:
         raise AAGError(f"no such file: {path}") from None
     except (OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, MemoryError, BadZipFile) as error:
-        raise AAGError(f"cannot read embeddings from {path}: {first_line(error)[:200]}") from error
+        raise UnreadableTableError(f"cannot read embeddings from {path}: {first_line(error)[:200]}") from error
     if not len(table):
         raise AAGError(f"{path} has no rows; run aag embed again")
     return replace(table, embeddings=_unit_rows(table.embeddings, path))
