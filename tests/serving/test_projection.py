@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from aag.errors import AAGError
 from aag.serving import neighbours, projection
@@ -46,6 +47,30 @@ def test_cells_find_nearly_all_neighbours(monkeypatch):
     assert not (index == torch.arange(2000)[:, None]).any()
     assert torch.allclose(cosine, (rows[:, None] * rows[index]).sum(dim=2), atol=1e-5)
     assert all(len(row.unique()) == 15 for row in index)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the number of elements of the largest tensor that any operation returns."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            self.numel = max(self.numel, tensor.numel() if isinstance(tensor, torch.Tensor) else 0)
+        return result
+
+
+def test_a_large_cell_of_equal_images_is_compared_in_chunks(monkeypatch):
+    rows = F.normalize(torch.cat([torch.randn(1000, 8), torch.ones(3000, 8)]), dim=1)
+    monkeypatch.setattr(neighbours, "EXACT_ROWS", 0)
+    whole = neighbour_graph(rows, 3)
+    monkeypatch.setattr(neighbours, "MAX_ELEMENTS", 200_000, raising=False)
+    with LargestTensor() as largest:
+        index, cosine = neighbour_graph(rows, 3)
+    assert largest.numel < 500_000  # the candidates: 4000 rows × 8 cells × 4; 3000² without chunks
+    assert torch.equal(index, whole[0])
+    assert torch.allclose(cosine, whole[1], atol=1e-6)
 
 
 def test_repulsion_is_the_sum_over_all_pairs():

@@ -10,6 +10,7 @@ EXACT_ROWS = 30_000  # up to here the N² similarities take seconds
 CELL_ROWS = 500  # rows per cell, on average
 CELLS_PROBED = 16  # by each row
 BLOCK = 50_000  # rows whose candidates are in memory at once
+MAX_ELEMENTS = 2**24  # of a matrix of similarities: 64 MB of float32; equal rows make a large cell
 SAMPLES_PER_CELL = 50  # rows that k-means sees
 
 
@@ -55,8 +56,10 @@ def _search_cells(rows: Tensor, k: int, seed: int) -> tuple[Tensor, Tensor]:
         pairs = torch.sort(near.flatten(), stable=True).indices  # (row, probe) by cell
         sizes = torch.bincount(near.flatten(), minlength=count).tolist()
         for own, pair in zip(members, pairs.split(sizes), strict=True):
-            if len(own) and len(pair):
-                row, probe = pair // probed, pair % probed
+            if not (len(own) and len(pair)):
+                continue
+            for chunk in pair.split(max(1, MAX_ELEMENTS // len(own))):
+                row, probe = chunk // probed, chunk % probed
                 found, place = (block[row] @ rows[own].T).topk(min(k + 1, len(own)), dim=1)
                 best[row, probe, : found.shape[1]], where[row, probe, : found.shape[1]] = found, own[place]
         number = torch.arange(start, start + len(block), device=rows.device)
