@@ -54,9 +54,9 @@ def test_kernels_support_our_networks(network, settings):
 @pytest.mark.parametrize(
     ("network", "reason"),
     [
-        ("test_convnext", "none for timm's networks"),
-        ("test_convnext+sobel", "none for timm's networks"),
-        ("amdim", "none for the backbone AMDIMNet"),
+        ("test_convnext", "timm's networks are not supported"),
+        ("test_convnext+sobel", "timm's networks are not supported"),
+        ("amdim", "the backbone AMDIMNet is not supported"),
     ],
 )
 def test_kernels_do_not_support_other_networks(network, reason):
@@ -72,9 +72,13 @@ def _set(path: str, **values: Any) -> Any:
 
 
 CHANGES = {
-    "none for MyEncoder": lambda encoder: setattr(encoder, "__class__", type("MyEncoder", (Encoder,), {})),
-    "none for Dropout": lambda encoder: encoder.backbone.blocks[0].add_module("dropout", nn.Dropout()),
-    "none for ParametrizedLinear": lambda encoder: nn.utils.parametrizations.weight_norm(encoder.head),
+    "MyEncoder is not exactly an aag.nets.Encoder": lambda encoder: setattr(
+        encoder, "__class__", type("MyEncoder", (Encoder,), {})
+    ),
+    "Dropout (backbone.blocks.0.dropout) is not supported": lambda encoder: encoder.backbone.blocks[0].add_module(
+        "dropout", nn.Dropout()
+    ),
+    "ParametrizedLinear (head) is not supported": lambda encoder: nn.utils.parametrizations.weight_norm(encoder.head),
     "normalise of the encoder is overridden": _set("", normalise=lambda images: images),
     "_conv_forward of backbone.stem.0 is overridden": _set("backbone.stem.0", _conv_forward=lambda *x: x[0]),
     "several layers share a weight": lambda encoder: setattr(

@@ -50,7 +50,7 @@ def unavailable_reason(device: torch.device) -> str:
         run_kernel(device)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        warnings.warn(f"without Triton kernels, several times slower: {reason}", stacklevel=3)
+        warnings.warn(f"Triton kernels are unavailable, so training is several times slower: {reason}", stacklevel=3)
         return reason
     return ""
 

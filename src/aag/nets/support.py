@@ -37,22 +37,22 @@ def unsupported_reason(encoder: nn.Module) -> str:
 
 def _reasons(encoder: nn.Module) -> Iterator[str]:
     if type(encoder) is not Encoder:
-        yield f"none for {type(encoder).__name__}, which is not exactly an aag.nets.Encoder"
+        yield f"{type(encoder).__name__} is not exactly an aag.nets.Encoder"
         return
     pair = encoder.backbone
     backbones = [pair.colours, pair.edges] if isinstance(pair, SobelPair) else [pair]
     for backbone in backbones:
         if type(backbone) not in (ResNet, AlexNet):
             package = backbone.__module__.partition(".")[0]
-            name = "timm's networks" if package == "timm" else f"the backbone {type(backbone).__name__}"
-            yield f"none for {name}"
+            name = "timm's networks are" if package == "timm" else f"the backbone {type(backbone).__name__} is"
+            yield f"{name} not supported"
             return
     if _has_any_global_hook():
         yield "all modules have hooks"
     for name, module in encoder.named_modules():
         kind = type(module)
         if kind not in _METHODS:
-            yield f"none for {kind.__name__} ({name})"
+            yield f"{kind.__name__} ({name}) is not supported"
             continue
         for method, original in _METHODS[kind].items():
             if getattr(kind, method, None) is not original or method in vars(module):
