@@ -14,8 +14,8 @@ GROUPS = ("--bn-group-size", "16")
 
 @pytest.mark.parametrize("more", [(), GROUPS, (*GROUPS, "--method", "moco", "--queue", "64")], ids=str)
 def test_two_processes_on_one_gpu_train_like_one(tiny, more, monkeypatch):
-    # cuDNN's TF32 products have 10 bits: gradients of this small network then vary by a tenth from one way of computing
-    # to another, also in one process.
+    # cuDNN's TF32 products have 10 bits. In a network as small as this, they change the gradient of the first layer by
+    # a tenth, in one process too.
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     for size in (1, 2):
         words = ["-m", "aag", "train", "--data", str(tiny.data), "--out", f"run{size}", "--device", "cuda", *OPTIONS]
@@ -28,5 +28,7 @@ def test_two_processes_on_one_gpu_train_like_one(tiny, more, monkeypatch):
         if found["kind"] == "epoch":
             assert found["loss"] == pytest.approx(expected["loss"], rel=1e-2)
     (found, _), (expected, _) = state(two), state(alone)
-    for name in ("momentum.backbone.stem.0.weight", "momentum.head.weight"):  # sums of the gradients
-        assert torch.dist(found[name], expected[name]) <= 0.01 * expected[name].norm()
+    # Sums of gradients. Rounding grows on its way back: noise in the last bit of each activation changes the first
+    # layer's by 0.7 %, the head's by 0.001 %. A wrong factor of the number of processes would change both by half.
+    for name, bound in (("momentum.head.weight", 1e-3), ("momentum.backbone.stem.0.weight", 0.05)):
+        assert torch.dist(found[name], expected[name]) <= bound * expected[name].norm()
