@@ -17,12 +17,12 @@ from rich.console import Console
 
 from aag.errors import AAGError
 from aag.paper import Experiment, Result, Results
-from aag.paper.plan import PlannedRun, Reproduce, run_status
+from aag.paper.plan import PlannedRun, record_status
 from aag.paper.recorded import recorded_experiment
 from aag.paper.runner import Runner
 from aag.settings import Range, check_fields
 from aag.signals import stop_within
-from aag.training import Execution, RunSettings, find_recipe
+from aag.training import Execution, RunSettings
 from aag.training.commands import train_options
 
 DATA = "cifar10"
@@ -78,7 +78,7 @@ class Entry:
         experiment = recorded_experiment(first)
         if experiment is None:  # the method is in a file that was not loaded, because it may be untrusted
             return f"--method {shlex.quote(first.options['method'])} --epochs {first.epochs} …"
-        usual = Execution(knn_every=find_recipe(experiment.recipe, experiment.settings.method).knn_every)
+        usual = Execution.for_recipe(experiment.recipe, experiment.settings)
         words = train_options(experiment.settings, experiment.recipe, usual, given=("epochs",))
         return shlex.join(words[2:] if words[:2] == ["--data", DATA] else words)
 
@@ -135,10 +135,11 @@ def run_entry(experiment: Experiment, execution: Execution, race: RaceSettings, 
         )
         for each in (experiment.replace(seed=seed) for seed in range(race.seeds))
     ]
-    where = Reproduce((), results=race.results, runs=race.runs, device=execution.device, data_root=execution.data_root)
     records = Results(race.results)
+    statuses = {run.name: record_status(run, records) for run in runs}
     with stop_within(race.minutes):
-        return Runner(where, console).run_all(runs, {run.name: run_status(run, records) for run in runs}, records)
+        runner = Runner(console, race.results, device=execution.device, data_root=execution.data_root)
+        return runner.run_all(runs, statuses, records)
 
 
 def _competition(settings: dict[str, Any]) -> tuple[Any, ...]:

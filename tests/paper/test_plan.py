@@ -11,18 +11,19 @@ import pytest
 from aag import AAGError
 from aag.cli import main
 from aag.cli.parsing import parse
+from aag.cli.reproduce import Reproduce
 from aag.cli.train import parse_train
 from aag.methods import methods
 from aag.paper import PAPER, Experiment, Results, make_experiment
 from aag.paper.plan import (
     TSNE,
     PlannedRun,
-    Reproduce,
-    RunStatus,
+    RecordStatus,
+    ReproduceOptions,
     command,
     estimate_work,
     missing_needs,
-    run_status,
+    record_status,
     select_runs,
 )
 from aag.training import Execution, RunSettings
@@ -33,7 +34,7 @@ from synthetic import record, settings_of, write
 
 
 def runs(*what: str, **options: Any) -> list[PlannedRun]:
-    return select_runs(Reproduce(what, **options))
+    return select_runs(ReproduceOptions(what, **options))
 
 
 def names(*what: str, **options: Any) -> list[str]:
@@ -147,7 +148,7 @@ def test_records_without_a_needed_measure_are_incomplete(tmp_path):
     (run,) = runs("table6", row="AAG")
     write(tmp_path, record(run.experiment, evaluation=[]))
     assert missing_needs(run, Results(tmp_path)) == {"linear"}
-    assert run_status(run, Results(tmp_path)) is RunStatus.INCOMPLETE
+    assert record_status(run, Results(tmp_path)) is RecordStatus.INCOMPLETE
 
 
 def test_runs_of_figure_6_are_projected_for_any_table():
@@ -176,19 +177,19 @@ def test_shards_are_disjoint_and_similar_in_work(what, count):
 def test_a_run_folder_with_other_settings_is_not_started(tmp_path):
     (run,) = runs("table6", row="AAG", runs=tmp_path)
     results = Results(tmp_path / "none")
-    assert run_status(run, results) is RunStatus.MISSING
+    assert record_status(run, results) is RecordStatus.MISSING
     run.run.folder.mkdir()
     run.run.start(settings_of(run.experiment, seed=7))
     run.run.checkpoint.write_bytes(b"")
-    assert run_status(run, results) is RunStatus.MISSING
+    assert record_status(run, results) is RecordStatus.MISSING
     run.run.config_file.unlink()
     run.run.checkpoint.unlink()
     run.run.start(settings_of(run.experiment))
-    assert run_status(run, results) is RunStatus.MISSING
+    assert record_status(run, results) is RecordStatus.MISSING
     run.run.checkpoint.write_bytes(b"")
-    assert run_status(run, results) is RunStatus.STARTED
+    assert record_status(run, results) is RecordStatus.STARTED
     run.run.config_file.write_text("{")
-    assert run_status(run, results) is RunStatus.MISSING
+    assert record_status(run, results) is RecordStatus.MISSING
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -245,8 +246,8 @@ def test_every_command_of_the_queue_can_be_run_and_is_not_done(words, tmp_path, 
     program, *arguments = shlex.split(words)
     if program == "reproduce":
         results = Results(ROOT / "results")
-        statuses = [run_status(run, results) for run in select_runs(parse(Reproduce, "reproduce", arguments))]
-        assert any(status is not RunStatus.RECORDED for status in statuses)
+        statuses = [record_status(run, results) for run in select_runs(parse(Reproduce, "reproduce", arguments))]
+        assert any(status is not RecordStatus.RECORDED for status in statuses)
     elif program == "sweep":
         assert main([program, *arguments, "--list", "--json", "--out", str(tmp_path)]) == 0
         assert {row["status"] for row in json.loads(capsys.readouterr().out)} == {"to do"}  # and none is invalid

@@ -1,6 +1,7 @@
 """k-means finds clear groups, chooses their number, and writes what it found."""
 
 import csv
+from dataclasses import replace
 
 import pytest
 import torch
@@ -56,11 +57,25 @@ def test_few_and_equal_images_are_no_problem(embedder, photos):
     assert find_clusters(one).count == 1
     same = EmbeddingTable(["a"] * 9, one.embeddings.repeat(9, 1))
     assert find_clusters(same).labels.tolist() == [0] * 9
-    with pytest.raises(AAGError, match="--clusters 2 does not fit 1 images"):
+    with pytest.raises(AAGError, match="--clusters 2 does not fit 1 image"):
         find_clusters(one, 2)
+
+
+@pytest.mark.parametrize("label", ["", None])
+def test_without_labels_there_is_no_mutual_information(label):
+    table = clear_groups(3)
+    assert find_clusters(replace(table, columns={"label": [label] * len(table)}), 3).nmi is None
 
 
 def test_the_sheet_has_a_section_per_cluster(embedder, photos):
     table = embed_folder(embedder, photos)
     sheets = [clusters_sheet(table, find_clusters(table, count), examples=5) for count in (2, 8)]
     assert sheets[1].height > sheets[0].height
+
+
+def test_labels_may_be_numbers():
+    table = clear_groups(3)
+    numbers = [int(name != "group 0") for name in table.columns["label"]]
+    names = ["one" if number else "other" for number in numbers]
+    of_numbers, of_names = (find_clusters(replace(table, columns={"label": each}), 3).nmi for each in (numbers, names))
+    assert of_numbers == pytest.approx(of_names)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from aag.errors import AAGError
-from aag.serving.explore import prepare_map, serve_map
+from aag.serving.explore import load_atlas, prepare_map, serve_map
 from aag.serving.sheets import Section, Tile, make_sheet
 from aag.serving.table import EmbeddingTable, write_table
 
@@ -74,6 +74,13 @@ def test_mistakes_are_one_line(tmp_path, embeddings, monkeypatch):
     monkeypatch.setitem(sys.modules, "embedding_atlas.cli", None)  # as if it were not installed
     with pytest.raises(AAGError, match="pip install embedding-atlas"):
         serve_map(embeddings)
+
+
+def test_loading_the_server_changes_no_environment_variable():
+    pytest.importorskip("embedding_atlas")
+    before = dict(os.environ)
+    load_atlas()
+    assert dict(os.environ) == before
 
 
 def free_port() -> int:

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import aag
+from aag.methods.isif import ISIF
+from aag.methods.simclr import SimCLR
 from aag.sweeps import SweepResult, runner
 
 TINY_OPTIONS = {"recipe": "demo", "width": 4, "epochs": 1, "batch_size": 16, "device": "cpu"}
@@ -71,6 +73,19 @@ def test_a_module_is_copied_for_each_run(sweep):
     assert [row.status for row in result.rows] == ["done", "done"]
     assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
     assert result.command == ""
+
+
+def test_methods_are_compared_by_name_or_as_classes(sweep):
+    class Closer(SimCLR):
+        """A method of the user's own."""
+
+    result = sweep({"method": [ISIF, "simclr", Closer]}, lr=0.03)
+    assert {row.values["method"]: row.status for row in result.rows} == dict.fromkeys(
+        ("isif", "simclr", "closer"), "done"
+    )
+    stored = json.loads((result.folder / "sweep.json").read_text())
+    assert stored["grid"] == ["method=isif,simclr,closer"]
+    assert sweep({"method": ["isif", SimCLR, "closer"]}, lr=0.03).rows == result.rows  # the same runs
 
 
 def test_halving_trains_fewer_for_longer(sweep):
@@ -169,6 +184,12 @@ def test_without_labels_agreement_ranks_and_views_must_be_the_same(sweep, images
         ({"lr": [0.1, 0.2]}, {"halving": 2, "epochs": 1}, "at least --epochs 2"),
         ({"lr": 0.1}, {}, "must be a list"),
         ({"lr": [0.1, 0.2]}, {"seeds": 0}, "at least 1"),
+        ({"method": ["aag", SimCLR()]}, {}, "a new method for each run; give the class SimCLR"),
+        ({"method": ["aag", nn.Module]}, {}, "or a subclass of Method, not <class"),
+        ({"method": ["aag", 3]}, {}, "or a subclass of Method, not 3"),
+        ({"lr": [0.1, 0.2]}, {"method": SimCLR()}, "a new method for each run; give the class SimCLR"),
+        ({"lr": [0.1, 0.2]}, {"method": 3}, "or a subclass of Method, not 3"),
+        ({"network": [nn.Identity()]}, {}, "network must be"),
     ],
 )
 def test_mistakes_are_refused_before_anything_runs(sweep, tmp_path, grid, options, said):

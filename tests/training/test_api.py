@@ -1,12 +1,15 @@
 """aag.train: images, methods and networks by name or as objects; starting from other weights; training longer."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
+from safetensors.torch import save_file
 from small_runs import DEFAULTS, losses, rows, state, stop_after
 from torch import nn
 
@@ -14,7 +17,7 @@ import aag
 from aag import AAGError
 from aag.methods.simclr import SimCLR, SimCLRSettings
 from aag.runs import Run, flatten
-from aag.training import TrainResult
+from aag.training import TrainResult, api
 
 
 @pytest.fixture
@@ -173,6 +176,19 @@ def test_a_head_that_fits_in_part_starts_anew(train):
     assert not torch.equal(last, first_last)
 
 
+def test_a_backbone_of_ones_own_starts_from_weights_of_an_earlier_run(train):
+    def make():
+        return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(16))
+
+    net = make()
+    net(torch.zeros(1, 3, 32, 32))
+    first = train(out="mine", network=net)
+    other = copy.deepcopy(net)
+    nn.init.zeros_(other[0].weight)
+    second = train(out="more", network=other, start_from=str(first.run.folder), lr=0.0)
+    assert torch.equal(second.encoder.backbone[0].weight, first.encoder.backbone[0].weight)
+
+
 def test_weights_that_do_not_fit_are_refused(train):
     first = train()
     with pytest.raises(AAGError, match=r"of resnet18 \(width 4\) and do not fit resnet18 \(width 8\)"):
@@ -187,6 +203,25 @@ def test_a_run_resumes_without_the_weights_it_started_from(train):
     assert not train(**options, should_stop=stop_after(1)).complete
     first.run.encoder_file.unlink()
     assert train(**options).complete
+
+
+@pytest.mark.parametrize("encoder", ["whole", "missing", "damaged"])
+def test_a_run_resumes_with_the_normalisation_of_its_pretrained_weights(train, tmp_path, monkeypatch, encoder):
+    weights = tmp_path / "weights.safetensors"
+    save_file(timm.create_model("test_resnet", pretrained=False).state_dict(), weights)
+    options = {"network": "test_resnet", "pretrained": weights, "batch_size": 16}
+    stopped = train(**options, should_stop=stop_after(1))
+    assert not stopped.complete
+    weights.unlink()
+    if encoder == "whole":  # its header is enough
+        monkeypatch.setattr(api, "Checkpoints", lambda run: pytest.fail("read a checkpoint"))
+    elif encoder == "missing":
+        stopped.run.encoder_file.unlink()
+    else:
+        stopped.run.encoder_file.write_bytes(b"damaged")
+    resumed = train(**options)
+    assert resumed.complete
+    assert (resumed.encoder.spec.mean, resumed.encoder.spec.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 # --- the identity of a run --------------------------------------------------------------------------------------------

@@ -82,6 +82,13 @@ def test_choices_keep_to_what_a_method_needs(folder, method, device):
         assert resolved.encoder.network == "timm/resnet18+sobel"
 
 
+def test_very_few_images_give_the_smallest_batch(folder):
+    for path in sorted(folder.iterdir())[9:]:
+        path.unlink()
+    settings, _ = choose_for_folder(recipe_settings("auto", str(folder), "amdim"), (), CPU)
+    assert settings.train.batch_size == 2
+
+
 def test_with_epochs_keeps_rounds_and_warm_up_possible():
     settings = recipe_settings("auto", "cifar10").replace(epochs=40, rounds=4, warmup_epochs=5)
     short = with_epochs(settings, 11).train

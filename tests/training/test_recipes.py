@@ -143,6 +143,7 @@ def test_each_option_gives_another_name():
     assert set(OTHER) == set(OPTIONS)  # a new option must be added to OTHER
     needed = {"resize_size": {"image_size": 36}, "depth": {"network": "amdim"}, "start_early": {"labels": "none"}}
     needed |= {"head_width": {"head": "mlp"}, "low_res_until": {"low_res_size": 24}}
+    needed |= {name: {"auxiliary": "randaugment"} for name in ("rand_n", "rand_magnitude")}
     names = [run_name(BASE.replace(**{name: value}, **needed.get(name, {}))) for name, value in OTHER.items()]
     assert len({run_name(BASE), *names}) == len(names) + 1
 

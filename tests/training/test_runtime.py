@@ -23,8 +23,8 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
         ({"network": "resnet18-edges"}, ""),
         ({"network": "resnet18-edges", "width": 8}, "a width of 8 is not a multiple of 16"),
         ({"network": "resnet18+sobel"}, ""),
-        ({"network": "amdim-edges", "width": 4}, "none for the backbone AMDIMNet"),
-        ({"network": "mobilenetv3_small_050"}, "none for timm's networks"),
+        ({"network": "amdim-edges", "width": 4}, "the backbone AMDIMNet is not supported"),
+        ({"network": "mobilenetv3_small_050"}, "timm's networks are not supported"),
     ],
     ids=str,
 )
@@ -112,8 +112,15 @@ def test_all_cores_or_one_are_used_whichever_is_faster(seconds, chosen, monkeypa
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
     monkeypatch.setattr(torch, "set_num_threads", lambda count: threads.__setitem__(0, count))
     monkeypatch.setattr(runtime, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(runtime, "_chose_one_thread", False)
     choose_threads(CPU)
     assert threads == [chosen]
+    seconds.update({4: 1.0, 1: 2.0})  # the other cores are idle again
+    choose_threads(CPU)
+    assert threads == [4]
+    threads[0] = 1  # by the user, with torch.set_num_threads
+    choose_threads(CPU)
+    assert threads == [1]
     monkeypatch.setenv("OMP_NUM_THREADS", "4")  # the user has chosen
     threads[0] = 4
     choose_threads(CPU)

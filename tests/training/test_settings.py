@@ -73,7 +73,8 @@ def test_a_number_out_of_range_names_its_option(field, values):
 def test_the_ends_of_the_ranges_are_allowed():
     PAPER.replace(
         epochs=1, batch_size=2, width=1, embedding=1, image_size=8, warmup_epochs=0, lr=0.0, momentum=0.0,
-        weight_decay=0.0, rand_n=1, rand_magnitude=30, seed=2**63 - 1, temperature=0.001, clip_grad=0.0,
+        weight_decay=0.0, auxiliary="randaugment", rand_n=1, rand_magnitude=30, seed=2**63 - 1, temperature=0.001,
+        clip_grad=0.0,
     ).resolve()  # fmt: skip
     Execution(knn_every=0, checkpoint_minutes=0.0)
 

@@ -9,7 +9,7 @@ from small_runs import SmallRuns, losses, stop_after
 
 import aag
 from aag.errors import AAGError
-from aag.training import TensorBoard, WandB, trackers
+from aag.training import Callback, TensorBoard, WandB, trackers
 from aag.training.trackers import row_values
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the trackers' own
@@ -140,6 +140,22 @@ class FailingTracker(TensorBoard):
     def _fail(self, event):
         if event == self.fails_in:
             raise ConnectionError("no route to host\nsecond line")
+
+
+class OwnNumbers(Callback):
+    def on_epoch(self, trainer):
+        if trainer.epoch:
+            trainer.log({"kind": "mine", "value": 0.5})
+
+
+def test_a_callback_logs_numbers_of_its_own(tiny):
+    result = tiny.train(callbacks=[OwnNumbers()], track="tensorboard", epochs=1)
+    (row,) = [row for row in result.run.metrics() if row["kind"] == "mine"]
+    assert row["value"] == 0.5
+    assert row["epoch"] == 1
+    assert row["step"] > 0
+    (event,) = read_events(tiny).Scalars("mine/value")
+    assert (event.value, event.step) == (0.5, row["step"])
 
 
 @pytest.mark.parametrize("event", ["open", "write", "close"])

@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> int:
     if found.silhouettes:
         best, value = max(found.silhouettes.values()), found.silhouettes.get(found.count, 0.0)
         rule = "the best of all tried" if value == best else f"the most clusters within 10 % of the best, {best:.3f}"
-        say(f"{found.count} clusters were chosen: silhouette {value:.3f}, {rule}; --clusters N takes another number")
+        say(f"{found.count} clusters were chosen: silhouette {value:.3f}, {rule}; --clusters N sets the number")
     if found.nmi is not None:
         say(f"NMI with the known labels {found.nmi:.3f} (0: unrelated, 1: the same groups)")
     sheet_note = f", contact sheet: {options.sheet}" if options.sheet != "none" else ""
@@ -76,6 +76,6 @@ def _row(table: "EmbeddingTable", found: "Clustering", cluster: int) -> dict[str
     row: dict[str, Any] = {"cluster": cluster + 1, "images": len(members)}
     row["mean distance"] = round(found.distances[members].mean().item(), 4)
     if "label" in table.columns:
-        label, count = Counter(table.columns["label"][i] or "none" for i in members).most_common(1)[0]
-        row["most common label"] = f"{label} ({count / len(members):.0%})"
+        label, count = Counter(table.columns["label"][i] for i in members).most_common(1)[0]
+        row["most common label"] = f"{'none' if label in (None, '') else label} ({count / len(members):.0%})"
     return row | {"most central": table.names[members[0]]}

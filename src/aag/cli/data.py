@@ -1,6 +1,7 @@
 """aag data"""
 
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,13 +12,8 @@ from aag.cli.output import make_console, print_rows
 from aag.cli.parsing import parse
 from aag.data.datasets import DATASETS, data_root, fetch_command, list_datasets
 from aag.data.image_cache import clear_stores, list_stores, store_root
-from aag.errors import unknown_name
+from aag.errors import AAGError, unknown_name
 from aag.text import readable_bytes
-
-HELP = """\
-usage: aag data [--json]       list data sets and decoded folders, and where they are stored
-       aag data fetch NAME     download a data set (aag data fetch --help)
-       aag data clear          delete decoded folders; they are decoded again when needed"""
 
 
 @dataclass(frozen=True)
@@ -33,27 +29,36 @@ class Fetch:
 
 
 @dataclass(frozen=True)
+class Clear:
+    """Delete decoded folders; they are decoded again when needed."""
+
+
+@dataclass(frozen=True)
 class Data:
-    """List data sets and where they are stored."""
+    """List data sets and decoded folders, and where they are stored.
+
+    aag data fetch NAME downloads a data set; aag data clear deletes decoded folders.
+    """
 
     json: bool = False
     """Print JSON instead of a table."""
 
 
-SUBCOMMANDS: dict[str, type | None] = {"fetch": Fetch, "clear": None}
+SUBCOMMANDS = {"fetch": Fetch, "clear": Clear}
 
 
 def run(arguments: list[str]) -> int:
     if arguments[:1] == ["fetch"]:
         return _fetch(arguments[1:])
-    if arguments[:1] in (["-h"], ["--help"]):
-        print(HELP)
-        return 0
-    if arguments == ["clear"]:
-        return _clear()
-    if arguments not in ([], ["--json"]):
-        raise unknown_name("word after aag data", arguments[0], ["fetch", "clear", "--json"])
-    if arguments:
+    if arguments[:1] == ["clear"]:
+        return _clear(arguments[1:])
+    words = list(dropwhile(lambda word: word.startswith("-"), arguments))
+    options = parse(Data, "data", arguments[: len(arguments) - len(words)])
+    if words and words[0] in SUBCOMMANDS:
+        raise AAGError(f"put {words[0]} first: aag data {words[0]}")
+    if words:
+        raise unknown_name("word after aag data", words[0], SUBCOMMANDS)
+    if options.json:
         rows = [
             {"set": name, "train": entry.train, "test": entry.test, "classes": len(entry.classes),
              "about": entry.description, "path": str(path) if path else None}
@@ -78,7 +83,8 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _clear() -> int:
+def _clear(arguments: list[str]) -> int:
+    parse(Clear, "data clear", arguments)
     print(f"deleted {readable_bytes(clear_stores())} of decoded images in {store_root()}")
     return 0
 

@@ -1,5 +1,6 @@
 """aag explore"""
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,9 @@ def run(arguments: list[str]) -> int:
     options = parse(Explore, "explore", arguments)
     with hold_stops():
         from aag.serving.explore import load_atlas, prepare_map, serve_map
+    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here needs a model
     load_atlas()  # before minutes of computing
-    # The server's own output is hidden; ours goes to where it went before.
+    # redirect_stdout hides the server's output; this console keeps the original stdout.
     say = Printer(Console(file=sys.stdout, markup=False, emoji=False))
     prepared = prepare_map(options.embeddings, device=options.device, say=say)
     serve_map(prepared, port=options.port, browser=options.browser, say=say)

@@ -7,8 +7,16 @@ from pathlib import Path
 from aag.cli.output import Printer, make_console
 from aag.cli.parsing import parse
 from aag.paper.page import write_pages
-from aag.paper.plan import Reproduce
+from aag.paper.plan import ReproduceOptions
 from aag.paper.runner import reproduce
+
+
+@dataclass(frozen=True)
+class Reproduce(ReproduceOptions):
+    """Run the missing runs of the paper's tables and figures: skip recorded runs, and resume interrupted ones.
+
+    Without a name, list all tables and figures, the runs that they need, and how many are done. `aag reproduce page`
+    writes all of them as one page, with our numbers next to the paper's."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 from aag.cli.output import Printer, decoding_progress, make_console, print_rows
 from aag.cli.parsing import ALIASES, parse, tidy_source
 from aag.cli.train import describe_options, parse_train, peek, split_options, write_run_report
+from aag.data import TrainTestSets
 from aag.errors import AAGError
 from aag.settings import Range, option
 from aag.signals import RESUMABLE, stop_within
@@ -21,7 +22,6 @@ from aag.sweeps.images import SweepImages
 from aag.sweeps.results import INVALID, describe_values, table_rows
 from aag.text import duration, pluralize, rough_duration
 from aag.training import DataSettings, TrainResult, choose_recipe
-from aag.training.api import Sets
 from aag.training.progress import Progress, stop_on_signals
 
 
@@ -52,7 +52,7 @@ class Sweep(SweepOptions):
 def run(arguments: list[str]) -> int:
     own, shared = split_options(arguments, Sweep, repeatable="--grid")
     options = parse(Sweep, "sweep", own)
-    if sum((options.list, options.plan, options.json and options.plan)) > 1:
+    if options.plan and (options.list or options.json):
         raise AAGError("--plan prints commands only; leave out --list and --json")
     console = make_console(stderr=options.json, ignore_write_errors=True)
     with decoding_progress(console) as decoding:
@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> int:
             return _print_plan(plan)
         say = Printer(console)
 
-        def after_run(result: TrainResult, sets: Sets) -> None:
+        def after_run(result: TrainResult, sets: TrainTestSets) -> None:
             if options.report:
                 write_run_report(result, plan.execution, sets, say)
 

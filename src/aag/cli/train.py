@@ -23,7 +23,6 @@ from aag.training import (
     RunSettings,
     TrainResult,
     choose_recipe,
-    find_recipe,
     recipe_settings,
     recipes,
     train_run,
@@ -87,7 +86,7 @@ def parse_train(arguments: list[str]) -> Request:
     wanted = peek(arguments, "--recipe") or "auto"
     recipe, method = choose_recipe(wanted, data, peek(arguments, "--method"))
     base = recipe_settings(recipe, data, method)
-    execution = Execution(knn_every=find_recipe(recipe, method).knn_every)
+    execution = Execution.for_recipe(recipe, base)
     about = (
         f"Train an encoder without labels, or resume the run that the same command started.\n\n"
         f"The defaults below are those of --recipe {recipe} with --method {method} on --data {data}; "

@@ -15,17 +15,17 @@ from aag.lazy import lazy_names
 if TYPE_CHECKING:
     from aag.data.cache import fetch
     from aag.data.imageset import ImageSet
-    from aag.data.loading import as_image_sets, load, load_pair
+    from aag.data.loading import TrainTestSets, as_image_sets, load, load_pair
     from aag.data.surveys import Survey, survey
 
 __all__ = [
-    "DATASETS", "Dataset", "ImageSet", "Survey", "as_image_sets", "data_root", "fetch", "list_datasets", "load",
-    "load_pair", "normalisation", "survey",
+    "DATASETS", "Dataset", "ImageSet", "Survey", "TrainTestSets", "as_image_sets", "data_root", "fetch",
+    "list_datasets", "load", "load_pair", "normalisation", "survey",
 ]  # fmt: skip
 
 _NAMES = {
     "ImageSet": "imageset", "fetch": "cache", "Survey": "surveys", "survey": "surveys", "as_image_sets": "loading",
-    "load": "loading", "load_pair": "loading",
+    "load": "loading", "load_pair": "loading", "TrainTestSets": "loading",
 }  # fmt: skip
 
 __getattr__ = lazy_names("aag.data", _NAMES)

@@ -73,7 +73,7 @@ class ImageSet:
 
     def __repr__(self) -> str:
         size = f"{self.channels}×{self.image_size}×{self.image_size}"
-        labels = "no labels" if self.labels is None else f"{len(self.classes)} class{'es' * (len(self.classes) != 1)}"
+        labels = "no labels" if self.labels is None else pluralize(len(self.classes), "class", "classes")
         return f"ImageSet({self.name!r}, {self.split}, {pluralize(len(self), 'image')} of {size}, {labels})"
 
     def __len__(self) -> int:

@@ -25,6 +25,7 @@ from aag.text import printable
 Split = Literal["train", "test", "unlabelled"]
 Labels = Literal["known", "none"]
 Progress = Callable[[int, int], None]  # files decoded, files in all
+TrainTestSets = tuple[ImageSet, ImageSet | None]  # training and test images; None: there are no test images
 
 
 @dataclass(frozen=True)

@@ -63,12 +63,14 @@ class AAGSettings(MultiViewSettings):
     """Pull auxiliary views towards the basic ones, but not the reverse, so that strong distortions do not change the
     targets (directional self-supervised learning)."""
     hard_negatives: Annotated[float, Range(at_least=0, at_most=10), AddedLater] = 0.0
-    """Weigh negatives by e^(this · s), so that those most like the image push it away most; 0: all alike (hard negative
-    sampling). Computed without our kernels and with memory quadratic in the batch."""
+    """β of hard negative sampling: a negative has the weight e^(β s), so that the most similar ones count most. 0:
+    equal weights. Runs in plain PyTorch, with memory quadratic in the batch size."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         crops = ("auxiliary_min_crop", "auxiliary_max_crop")
+        if self.auxiliary != "randaugment":
+            self._refuse_changes("auxiliary", "rand_n", "rand_magnitude")
         if self.auxiliary == "none":
             self._refuse_changes("auxiliary", *crops, "auxiliary_views", "auxiliary_weight", "one_way")
         elif self.auxiliary == "basic":

@@ -28,9 +28,9 @@ from aag.settings import AddedLater, Momentum, Range
 @dataclass(frozen=True)
 class NeighbourAAGSettings(AAGSettings):
     neighbour_weight: Annotated[float, Range(at_least=0)] = 1.0
-    """Weight of the neighbour's terms in the loss, next to --auxiliary-weight of an auxiliary view's."""
+    """Weight of the neighbours' terms in the loss; --auxiliary-weight is that of the auxiliary views."""
     neighbour_start: Annotated[float, Range(at_least=0, at_most=1)] = 0.4
-    """Fraction of the epochs after which neighbours count."""
+    """Fraction of the epochs after which the neighbours' terms are added to the loss."""
     neighbours: Annotated[int, Range(at_least=1, at_most=30), AddedLater] = 1
     """Nearest neighbours per image; they share --neighbour-weight."""
     bank_momentum: Momentum = 0.5

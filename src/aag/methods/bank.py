@@ -25,7 +25,7 @@ class Match(NamedTuple):
 
 
 class Bank(nn.Module):
-    """Embeddings b, float32 [N, d]. Rows have unit length after their first update, and about that before."""
+    """Embeddings b, float32 [N, d]. Rows have unit length after their first update; at first their mean |b|² is 1."""
 
     rows: Tensor
 
@@ -84,7 +84,7 @@ class _BankSoftmax(Function):
         log_positives = log_p.gather(1, positives).masked_fill(~mask, -torch.inf)  # [n, m]
         log_probability = log_positives.logsumexp(dim=1)
         w = (log_positives - log_probability[:, None]).exp()
-        grad_probability = torch.bmm(w[:, None], rows[positives]).squeeze(1) - log_p.exp_() @ rows  # [n, d]
+        d_log_p = torch.bmm(w[:, None], rows[positives]).squeeze(1) - log_p.exp_() @ rows  # [n, d]
         if with_entropy:
             own = positives[:, :1]
             log_q = log_softmax(s.scatter_(1, own, -torch.inf), dim=1)
@@ -92,18 +92,18 @@ class _BankSoftmax(Function):
             mean = q @ rows
             q *= log_q.scatter_(1, own, 0)  # 0 · log 0 is 0
             entropy = -q.sum(dim=1)
-            grad_entropy = -(q @ rows + entropy[:, None] * mean)
+            d_entropy = -(q @ rows + entropy[:, None] * mean)
         else:
-            entropy, grad_entropy = torch.zeros_like(log_probability), None
-        ctx.save_for_backward(grad_probability, grad_entropy)  # both times τ
+            entropy, d_entropy = torch.zeros_like(log_probability), None
+        ctx.save_for_backward(d_log_p, d_entropy)  # both times τ
         ctx.temperature = temperature
         return log_probability, entropy
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_probability: Tensor, of_entropy: Tensor) -> tuple[Tensor | None, ...]:
-        grad_probability, grad_entropy = ctx.saved_tensors
-        grad_v = of_probability[:, None] * grad_probability
-        if grad_entropy is not None:
-            grad_v = grad_v + of_entropy[:, None] * grad_entropy
+    def backward(ctx: Any, grad_log_p: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
+        d_log_p, d_entropy = ctx.saved_tensors
+        grad_v = grad_log_p[:, None] * d_log_p
+        if d_entropy is not None:
+            grad_v = grad_v + grad_entropy[:, None] * d_entropy
         return grad_v / ctx.temperature, None, None, None, None, None

@@ -4,7 +4,7 @@ Caron, Bojanowski, Joulin, Douze: "Deep Clustering for Unsupervised Learning of 
 
     aag train --data cifar10 --method deepcluster
 
-CIFAR-10, ResNet-18: kNN 67.6 in the paper of AAG, which quotes a run by ISIF's authors; 54.0 here in 4 minutes on one
+CIFAR-10, ResNet-18: kNN 67.6 in the paper of AAG, which quotes a run by ISIF's authors; 54.0 here in 3 minutes on one
 H200. Their curve and augmentation are published (docs/methods.md), their other settings are not.
 """
 

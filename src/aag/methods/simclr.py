@@ -5,7 +5,8 @@ Chen, Kornblith, Norouzi, Hinton: "A Simple Framework for Contrastive Learning o
     aag train --data cifar10 --method simclr
 
 CIFAR-10, ResNet-18: kNN 82.3 in the paper, 82.1 here in 3 minutes on one H200. `--loss dcl` and `--loss dclw` are
-Decoupled Contrastive Learning (Yeh et al., 2021); the first is GNT-Xent in the paper's Table 5 (linear 82.9 → 85.8).
+Decoupled Contrastive Learning (Yeh et al., 2021). `--loss dcl` is what Table 5 of the paper of AAG calls SimCLR with
+GNT-Xent (linear 82.9 → 85.8).
 """
 
 from collections.abc import Callable
@@ -32,7 +33,8 @@ BLOCKWISE_LOSSES: dict[Callable[..., Tensor], dict[str, Any]] = {  # arguments o
 class SimCLRSettings(MultiViewSettings):
     basic: BasicPreset = "simclr"
     loss: Literal["nt-xent", "gnt-xent", "dcl", "dclw"] = "nt-xent"
-    """nt-xent; dcl (without the positive); dclw (weighted); gnt-xent (as dcl, one log over both views' negatives)."""
+    """nt-xent: SimCLR's. dcl: without the positive in the denominator. dclw: dcl with weighted positives. gnt-xent:
+    AAG's L_xy, one log per image over the negatives of both views."""
     temperature: Temperature = 0.5
     """τ: cosine similarities are divided by it."""
 

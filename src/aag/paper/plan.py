@@ -11,7 +11,7 @@ from aag.errors import AAGError, unknown_name
 from aag.paper.experiments import PAPER, Experiment, Figure, Part, Table, shorten_measure
 from aag.paper.results import Results, setting_differences, train_images
 from aag.runs import Run
-from aag.training import Execution, find_recipe
+from aag.training import Execution
 from aag.training.commands import evaluate_command, train_command
 
 TSNE = "t-SNE projection"  # what a figure may need of a run, besides curves and measures
@@ -19,11 +19,8 @@ RELATIVE_WORK = {"alexnet": 1, "resnet18": 3, "resnet50": 11}  # of one view, ro
 
 
 @dataclass(frozen=True)
-class Reproduce:
-    """Run the missing runs of the paper's tables and figures: skip recorded runs, and resume interrupted ones.
-
-    Without a name, list all tables and figures, the runs that they need, and how many are done. `aag reproduce page`
-    writes all of them as one page, with our numbers next to the paper's."""
+class ReproduceOptions:
+    """Which runs of the paper to list or to run, and how."""
 
     what: tuple[str, ...]
     """table1 … table7, figure1 … figure6, several of them, or all."""
@@ -90,7 +87,9 @@ class PlannedRun:
         return f"{self.name} ({', '.join(self.parts)}{short})"
 
 
-class RunStatus(StrEnum):
+class RecordStatus(StrEnum):
+    """Whether a run is recorded; else how far it is."""
+
     RECORDED = "recorded"
     INCOMPLETE = "incomplete"  # recorded without something that a table or figure shows
     STARTED = "started"  # it has a checkpoint: training is not finished, or not evaluated
@@ -141,7 +140,7 @@ def find_parts(names: Iterable[str]) -> list[Part]:
     return list(found.values())
 
 
-def select_runs(options: Reproduce, parts: Iterable[Part] | None = None) -> list[PlannedRun]:
+def select_runs(options: ReproduceOptions, parts: Iterable[Part] | None = None) -> list[PlannedRun]:
     """Return the runs of a selection, each once, recorded or not: a shard must be the same on every machine."""
     parts = find_parts(options.what) if parts is None else list(parts)
     if options.seeds < 1:
@@ -170,7 +169,7 @@ def select_runs(options: Reproduce, parts: Iterable[Part] | None = None) -> list
     return _take_shard(list(runs.values()), options.shard)
 
 
-def _filter(parts: list[Part], options: Reproduce) -> list[tuple[Part, Place]]:
+def _filter(parts: list[Part], options: ReproduceOptions) -> list[tuple[Part, Place]]:
     wanted = {name: getattr(options, name) for name in ("dataset", "network", "row", "column")}
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if "" in wanted.values():
@@ -242,29 +241,36 @@ def estimate_work(experiment: Experiment) -> float:
     return RELATIVE_WORK.get(network, 1) * settings.train.epochs * train_images(settings.data.source)
 
 
-def _execution(short: Experiment, full: Experiment, options: Reproduce) -> Execution:
+def _execution(short: Experiment, full: Experiment, options: ReproduceOptions) -> Execution:
     """Evaluate kNN after all epochs that any table shows of this run, whichever table is selected now."""
-    every = options.knn_every
-    if every is None:
-        every = find_recipe(short.recipe, short.settings.method).knn_every
-        shown = (place for part in PAPER.values() for place in find_places(part) if place.experiment == full)
-        if epochs := _knn_epochs(_shorten_all((m for place in shown for m in place.measures), short, full)):
-            every = math.gcd(every, *epochs) or 1
-    return Execution(options.runs / short.name, options.device, data_root=options.data_root, knn_every=every)
+    execution = Execution.for_recipe(
+        short.recipe,
+        short.settings,
+        knn_every=options.knn_every,
+        out=options.runs / short.name,
+        device=options.device,
+        data_root=options.data_root,
+    )
+    if options.knn_every is not None:
+        return execution
+    shown = (place for part in PAPER.values() for place in find_places(part) if place.experiment == full)
+    epochs = _knn_epochs(_shorten_all((m for place in shown for m in place.measures), short, full))
+    return replace(execution, knn_every=math.gcd(execution.knn_every, *epochs) or 1) if epochs else execution
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-def run_status(planned: PlannedRun, results: Results) -> RunStatus:
+def record_status(planned: PlannedRun, results: Results) -> RecordStatus:
+    """Return whether a run is recorded with all that is needed of it; else how far it is."""
     if results.same_seed(planned.experiment):
-        return RunStatus.INCOMPLETE if missing_needs(planned, results) else RunStatus.RECORDED
+        return RecordStatus.INCOMPLETE if missing_needs(planned, results) else RecordStatus.RECORDED
     if has_run_folder(planned) and planned.run.checkpoints():
-        return RunStatus.STARTED
+        return RecordStatus.STARTED
     seed = planned.experiment.settings.train.seed
     if any(stale.result.seed == seed for stale in results.stale_records(planned.experiment)):
-        return RunStatus.STALE
-    return RunStatus.MISSING
+        return RecordStatus.STALE
+    return RecordStatus.MISSING
 
 
 def missing_needs(planned: PlannedRun, results: Results) -> frozenset[str]:

@@ -4,26 +4,37 @@ import json
 import sys
 import traceback
 from collections import Counter
+from pathlib import Path
 from tempfile import TemporaryFile
 
 import torch
 from rich.console import Console
 
+from aag.data import TrainTestSets
 from aag.data.datasets import DATASETS, require_files
 from aag.distributed import read_launch
 from aag.errors import AAGError
 from aag.files import explain_write_errors
-from aag.paper.listing import Statuses, list_parts, list_runs, machine_names, part_rows, run_rows, time_left
+from aag.paper.listing import (
+    Statuses,
+    estimate_times,
+    list_parts,
+    list_runs,
+    machine_names,
+    part_rows,
+    run_rows,
+    time_left,
+)
 from aag.paper.page import save_figure
 from aag.paper.plan import (
     TSNE,
     PlannedRun,
-    Reproduce,
-    RunStatus,
+    RecordStatus,
+    ReproduceOptions,
     command,
     has_run_folder,
     missing_needs,
-    run_status,
+    record_status,
     select_runs,
 )
 from aag.paper.results import Results, setting_differences
@@ -33,7 +44,6 @@ from aag.serving import evaluate_run, save_evaluation, write_projection
 from aag.signals import INTERRUPTED, RESUMABLE, Terminated, stop_within
 from aag.text import pluralize
 from aag.training import DataSettings, RunSettings, load_sets, train_run
-from aag.training.api import Sets
 from aag.training.progress import Progress, stop_on_signals
 from aag.training.runtime import find_device, free_memory
 
@@ -46,7 +56,7 @@ class Stopped(Exception):
         self.exit_code = exit_code
 
 
-def reproduce(options: Reproduce, console: Console) -> int:
+def reproduce(options: ReproduceOptions, console: Console) -> int:
     """List, plan, draw or run, as the options say. Return 0, 2 where a run failed, or the exit code of a stop."""
     if not options.what and (options.list or options.plan or options.shard or options.save):
         raise AAGError("--list, --plan, --shard and --save need a table or figure (or all), such as table2")
@@ -56,7 +66,7 @@ def reproduce(options: Reproduce, console: Console) -> int:
         raise AAGError(f"--minutes must be above 0 and at most 1000000, not {options.minutes:g}")
     runs = select_runs(options) if options.what and not options.save else []
     results = Results(options.results)
-    statuses = {run.name: run_status(run, results) for run in runs}
+    statuses = {run.name: record_status(run, results) for run in runs}
     text = None
     try:
         if options.json:
@@ -79,7 +89,11 @@ def reproduce(options: Reproduce, console: Console) -> int:
         print_plan(runs, statuses, results)
         return 0
     with stop_within(options.minutes):
-        return Runner(options, console).run_all(runs, statuses, results)
+        runner = Runner(console, options.results, device=options.device, data_root=options.data_root)
+        if not runs:
+            runner.say(f"nothing to run for {', '.join(options.what)}")
+            return 0
+        return runner.run_all(runs, statuses, results)
 
 
 def _warn(text: str) -> None:
@@ -89,15 +103,15 @@ def _warn(text: str) -> None:
 def print_plan(runs: list[PlannedRun], statuses: Statuses, results: Results) -> None:
     """Print only the commands to stdout, for a pipe."""
     for planned in runs:
-        if statuses[planned.name] is RunStatus.RECORDED:
+        if statuses[planned.name] is RecordStatus.RECORDED:
             continue
-        if statuses[planned.name] is RunStatus.INCOMPLETE and not _is_finished(planned):
+        if statuses[planned.name] is RecordStatus.INCOMPLETE and not _is_finished(planned):
             _warn(f"{planned.name}: {_explain_deleted(planned, results)}")
             continue
         print(command(planned, results.folder))
     if not runs:
         print("nothing to run in this selection", file=sys.stderr)
-    elif all(status is RunStatus.RECORDED for status in statuses.values()):
+    elif all(status is RecordStatus.RECORDED for status in statuses.values()):
         print("nothing to run: everything selected is recorded", file=sys.stderr)
 
 
@@ -124,26 +138,25 @@ def _describe(needs: frozenset[str]) -> str:
 
 
 class Runner:
-    """Trains, evaluates and records runs, one after the other."""
+    """Trains, evaluates and records runs, one after the other. `records`: the folder of the records."""
 
-    def __init__(self, options: Reproduce, console: Console) -> None:
+    def __init__(self, console: Console, records: Path, *, device: str = "auto", data_root: Path | None = None) -> None:
         if read_launch().world_size > 1:
             raise AAGError("these runs are trained by one process; start the command without torchrun")
-        find_device(options.device)
-        with explain_write_errors(options.results):  # now, not after hours of training
-            options.results.mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=options.results):
+        find_device(device)
+        with explain_write_errors(records):  # now, not after hours of training
+            records.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=records):
                 pass
-        self.options, self.console = options, console
-        self.loaded: tuple[DataSettings, Sets] | None = None  # of the last run
+        self.console, self.records, self.device, self.data_root = console, records, device, data_root
+        self.loaded: tuple[DataSettings, TrainTestSets] | None = None  # of the last run
 
     def run_all(self, runs: list[PlannedRun], statuses: Statuses, results: Results) -> int:
-        todo = [run for run in runs if statuses[run.name] is not RunStatus.RECORDED]
-        if not runs:
-            self.say(f"nothing to run for {', '.join(self.options.what)}")
-            return 0
-        left = f"; time left: {time_left(runs, statuses, results)}" if todo else ""
-        left += f", estimated from the records ({machine_names(results)})" if "min" in left else ""
+        todo = [run for run in runs if statuses[run.name] is not RecordStatus.RECORDED]
+        times = estimate_times(runs, statuses, results)
+        left = f"; time left: {time_left(times)}" if todo else ""
+        if any(time is not None for time in times):
+            left += f", estimated from the records ({machine_names(results)})"
         self.say(f"{pluralize(len(runs), 'run')}, {len(runs) - len(todo)} recorded{left}")
         outcomes: Counter[str] = Counter()
         ready = self.drop_without_data(todo)
@@ -171,7 +184,7 @@ class Runner:
         for name, count in Counter(run.experiment.settings.data.source for run in runs).items():
             try:
                 if name in DATASETS:
-                    require_files(DATASETS[name], self.options.data_root)
+                    require_files(DATASETS[name], self.data_root)
             except AAGError as error:
                 absent.add(name)
                 print(f"error: {error}; needed by {pluralize(count, 'run')}", file=sys.stderr)
@@ -198,12 +211,12 @@ class Runner:
 
     def run_one(self, planned: PlannedRun) -> str:
         run, experiment = planned.run, planned.experiment
-        results = Results(self.options.results)  # again: another process may have recorded it
-        status = run_status(planned, results)
-        if status is RunStatus.RECORDED:
+        results = Results(self.records)  # again: another process may have recorded it
+        status = record_status(planned, results)
+        if status is RecordStatus.RECORDED:
             self.say("recorded by another process")
             return "recorded by another process"
-        if status is RunStatus.INCOMPLETE and not _is_finished(planned):
+        if status is RecordStatus.INCOMPLETE and not _is_finished(planned):
             raise AAGError(_explain_deleted(planned, results))
         if run.exists():  # check before loading data
             if different := setting_differences(run.settings(), experiment):
@@ -212,26 +225,26 @@ class Runner:
             with run.lock():
                 pass
         sets = self.load(experiment.settings)
-        if status is RunStatus.INCOMPLETE and missing_needs(planned, results) == {TSNE}:
+        if status is RecordStatus.INCOMPLETE and missing_needs(planned, results) == {TSNE}:
             with run.lock():
                 self.project(run, sets)
             return "projected"
         self.train(planned, sets)
         with run.lock():
             self.record(run, sets, planned.needs_projection)
-        if lacks := missing_needs(planned, Results(self.options.results)):
+        if lacks := missing_needs(planned, Results(self.records)):
             raise AAGError(f"{run.folder} has no {_describe(lacks)}; delete it and its record to train the run again")
         return "recorded"
 
-    def load(self, settings: RunSettings) -> Sets:
+    def load(self, settings: RunSettings) -> TrainTestSets:
         """Load the images of a run; training, evaluation and the next run share them."""
         key = settings.resolve().data
         if self.loaded is None or self.loaded[0] != key:
             self.loaded = None  # frees the memory first
-            self.loaded = key, load_sets(settings.resolve(), self.options.data_root)
+            self.loaded = key, load_sets(settings.resolve(), self.data_root)
         return self.loaded[1]
 
-    def train(self, planned: PlannedRun, sets: Sets) -> None:
+    def train(self, planned: PlannedRun, sets: TrainTestSets) -> None:
         with stop_on_signals() as stop, Progress(self.console) as progress:
             progress.test_set = sets[1]
             result = train_run(
@@ -246,16 +259,16 @@ class Runner:
             if not result.complete or stop():
                 raise Stopped(stop.exit_code)
 
-    def record(self, run: Run, sets: Sets, with_projection: bool) -> None:
-        evaluation = evaluate_run(run, device=self.options.device, sets=sets)
+    def record(self, run: Run, sets: TrainTestSets, with_projection: bool) -> None:
+        evaluation = evaluate_run(run, device=self.device, sets=sets)
         self.say(", ".join(f"{row['name']} {row['accuracy']:.2f} %" for row in evaluation.results))
         save_evaluation(evaluation)
-        self.say(f"recorded in {write_record(run, self.options.results)}")
+        self.say(f"recorded in {write_record(run, self.records)}")
         if with_projection:
             self.project(run, sets)
 
-    def project(self, run: Run, sets: Sets) -> None:
-        path = write_projection(run, self.options.results, device=self.options.device, sets=sets)
+    def project(self, run: Run, sets: TrainTestSets) -> None:
+        path = write_projection(run, self.records, device=self.device, sets=sets)
         self.say(f"t-SNE saved in {path}")
 
     def say(self, text: str) -> None:

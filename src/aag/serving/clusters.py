@@ -46,7 +46,7 @@ def find_clusters(table: EmbeddingTable, count: int | None = None, *, seed: int 
     """Cluster embeddings by k-means. Without a count, `choose_count` chooses it. Empty clusters are dropped."""
     x = table.embeddings
     if count is not None and not 1 <= count <= len(x):
-        raise AAGError(f"--clusters {count} does not fit {len(x):,} images; use 1 to {len(x):,}")
+        raise AAGError(f"--clusters {count} does not fit {pluralize(len(x), 'image')}; use 1 to {len(x):,}")
     silhouettes = {} if count is not None or len(x) < 4 else _silhouettes(x, seed)
     if count is None:
         count = choose_count(silhouettes)
@@ -147,9 +147,9 @@ def _silhouettes(x: Tensor, seed: int) -> dict[int, float]:
 
 
 def _nmi(table: EmbeddingTable, labels: Tensor) -> float | None:
-    known = table.columns.get("label")
-    if known is None:
+    known = table.columns.get("label", ())
+    rows = [i for i, name in enumerate(known) if name not in (None, "")]  # a label may be the number 0
+    if not rows:
         return None
-    rows = [i for i, name in enumerate(known) if name]
     numbers = {name: i for i, name in enumerate(dict.fromkeys(known))}
     return mutual_information(labels[rows], torch.tensor([numbers[known[i]] for i in rows])).item()

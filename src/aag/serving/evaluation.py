@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from aag import data, nets
-from aag.data import ImageSet
+from aag.data import TrainTestSets
 from aag.distributed import first_per_machine, process_group
 from aag.errors import AAGError
 from aag.evaluate.protocols import evaluate_encoder
@@ -19,8 +19,6 @@ from aag.provenance import provenance
 from aag.runs import Run, projection_file
 from aag.settings import Precision
 from aag.training.runtime import choose_precision, choose_threads, find_device
-
-Sets = tuple[ImageSet, ImageSet | None]
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Evaluation:
 @dataclass(frozen=True)
 class _Loaded:
     encoder: Encoder
-    sets: Sets
+    sets: TrainTestSets
     device: torch.device
     dtype: torch.dtype | None
 
@@ -60,7 +58,7 @@ def evaluate_run(
     linear_epochs: int = 50,
     device: str = "auto",
     precision: Precision = "auto",
-    sets: Sets | None = None,
+    sets: TrainTestSets | None = None,
     holdout: float | None = None,
     decoding_progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
@@ -110,7 +108,7 @@ def write_projection(
     data_root: Path | None = None,
     device: str = "auto",
     precision: Precision = "auto",
-    sets: Sets | None = None,
+    sets: TrainTestSets | None = None,
 ) -> Path:
     """Write a t-SNE of a finished run's test images to FOLDER/tsne/NAME.json, next to its record."""
     settings = run.settings()
@@ -156,7 +154,7 @@ def _load(
     data_root: Path | None,
     device: str,
     precision: Precision,
-    sets: Sets | None,
+    sets: TrainTestSets | None,
     **options: Any,
 ) -> _Loaded:
     encoder, dtype = load_encoder(run, device, precision)

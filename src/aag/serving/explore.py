@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import socket
 import threading
 import time
@@ -133,7 +132,6 @@ def serve_map(prepared: Path, *, port: int | None = None, browser: bool = True, 
 
 def load_atlas() -> Any:
     """Return the command of embedding-atlas; raise if it is not installed."""
-    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here needs a model
     try:
         from embedding_atlas.cli import main
     except ImportError as error:

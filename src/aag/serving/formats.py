@@ -22,7 +22,7 @@ from aag.serving.card import model_card
 from aag.serving.export_check import check_outputs, export_error, load_source, silence
 from aag.serving.standalone import loader_source
 
-Written = tuple[dict[str, float], str]  # the largest differences by output, and Python code that loads PATH
+WriteResult = tuple[dict[str, float], str]  # the largest differences by output, and Python code that loads PATH
 LOADER = "load_encoder.py"
 LOADER_USAGE = """\
 from load_encoder import load_encoder, read_image  # needs torch, safetensors and Pillow, not aag
@@ -44,7 +44,7 @@ class ExportedEncoder(nn.Module):
         return features, normalize(raw, dim=1)
 
 
-def write_onnx(encoder: Encoder, path: Path, run: Run | None) -> Written:
+def write_onnx(encoder: Encoder, path: Path, run: Run | None) -> WriteResult:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if find_spec(package) is None:
             raise AAGError(f"--format onnx needs {package}; install it with: pip install onnx onnxruntime onnxscript")
@@ -86,7 +86,7 @@ def write_onnx(encoder: Encoder, path: Path, run: Run | None) -> Written:
     return check_outputs(encoder, outputs, "onnx"), usage
 
 
-def write_torchscript(encoder: Encoder, path: Path, run: Run | None) -> Written:
+def write_torchscript(encoder: Encoder, path: Path, run: Run | None) -> WriteResult:
     try:
         with silence(), torch.no_grad():
             traced = torch.jit.trace(ExportedEncoder(encoder).eval(), _example(encoder), check_trace=False)
@@ -106,7 +106,7 @@ def write_torchscript(encoder: Encoder, path: Path, run: Run | None) -> Written:
     return check_outputs(encoder, loaded, "torchscript"), usage
 
 
-def write_timm(encoder: Encoder, path: Path, run: Run | None) -> Written:
+def write_timm(encoder: Encoder, path: Path, run: Run | None) -> WriteResult:
     if not _is_timm(encoder):
         raise AAGError(
             f"{encoder.spec.network} is not one of timm's networks; use --format safetensors, onnx or torchscript"
@@ -129,7 +129,7 @@ def write_timm(encoder: Encoder, path: Path, run: Run | None) -> Written:
     return check_outputs(encoder, _with_head(encoder, backbone), "timm"), usage
 
 
-def write_safetensors(encoder: Encoder, path: Path, run: Run | None) -> Written:
+def write_safetensors(encoder: Encoder, path: Path, run: Run | None) -> WriteResult:
     source = loader_source(encoder.spec, path.name)
     nets.save(encoder, path, _metadata(encoder))
     loader = path.with_name(LOADER)
@@ -137,7 +137,7 @@ def write_safetensors(encoder: Encoder, path: Path, run: Run | None) -> Written:
     return check_outputs(encoder, load_source(loader), "safetensors"), LOADER_USAGE
 
 
-def write_hub(encoder: Encoder, path: Path, run: Run | None) -> Written:
+def write_hub(encoder: Encoder, path: Path, run: Run | None) -> WriteResult:
     path.mkdir()
     weights, loader = path / "model.safetensors", path / LOADER
     if _is_timm(encoder):  # in timm's layout: the backbone's weights under its own names, the head apart
@@ -163,7 +163,7 @@ def write_hub(encoder: Encoder, path: Path, run: Run | None) -> Written:
     return check_outputs(encoder, load_source(loader), "hub"), usage
 
 
-WRITERS: dict[str, Callable[[Encoder, Path, Run | None], Written]] = {
+WRITERS: dict[str, Callable[[Encoder, Path, Run | None], WriteResult]] = {
     "onnx": write_onnx, "torchscript": write_torchscript, "timm": write_timm, "safetensors": write_safetensors,
     "hub": write_hub,
 }  # fmt: skip

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from aag.data import ImageSet
+from aag.data import ImageSet, TrainTestSets
 from aag.errors import AAGError
 from aag.nets import Encoder
 from aag.pages.map import tile_side
@@ -45,7 +45,7 @@ class Gallery:
 
 def make_gallery(
     encoder: Encoder,
-    sets: tuple[ImageSet, ImageSet | None],
+    sets: TrainTestSets,
     *,
     points: int,
     seconds: float,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aag.data import ImageSet
+from aag.data import TrainTestSets
 from aag.errors import AAGError
 from aag.evaluate.health import verdict
 from aag.files import write_bytes
@@ -24,14 +24,12 @@ from aag.training.settings import RunSettings
 
 SECONDS = 30.0  # for encoding the images on the map
 
-Sets = tuple[ImageSet, ImageSet | None]
-
 
 def write_report(
     run: Run | str | Path,
     out: str | Path | None = None,
     *,
-    sets: Sets | None = None,
+    sets: TrainTestSets | None = None,
     points: int = MAP_IMAGES,
     seconds: float = SECONDS,
     data_root: Path | None = None,
@@ -52,7 +50,7 @@ def write_report(
 
 
 def make_report(
-    run: Run, *, sets: Sets | None, points: int, seconds: float, data_root: Path | None, device: str
+    run: Run, *, sets: TrainTestSets | None, points: int, seconds: float, data_root: Path | None, device: str
 ) -> doc.Document:
     """Return the report of a run as a document."""
     settings, rows = run.settings(), run.metrics()
@@ -69,7 +67,13 @@ def make_report(
 
 
 def _picture_sections(
-    run: Run, settings: RunSettings, sets: Sets | None, points: int, seconds: float, data_root: Path | None, device: str
+    run: Run,
+    settings: RunSettings,
+    sets: TrainTestSets | None,
+    points: int,
+    seconds: float,
+    data_root: Path | None,
+    device: str,
 ) -> list[doc.Section]:
     encoder, dtype = load_encoder(run, device)
     sets = sets or load_sets(settings, data_root)

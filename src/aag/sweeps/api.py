@@ -16,7 +16,7 @@ from aag.sweeps.images import SweepImages
 from aag.sweeps.plan import SweepOptions, SweepPlan
 from aag.sweeps.results import SweepResult
 from aag.sweeps.runner import SweepRunner
-from aag.training import Execution, choose_recipe, find_recipe
+from aag.training import Execution
 
 
 def sweep(
@@ -41,6 +41,8 @@ def sweep(
     holdout=0.2. The other arguments are those of `aag sweep`. The same call resumes the sweep in `out`.
     """
     values = read_grid(grid or {})
+    if isinstance(swept := values.get("method"), list):
+        values["method"] = [_method_name(each) for each in swept]
     sweep_options = SweepOptions(
         tuple(describe_grid(values)), random, one_at_a_time, halving, seeds, rank_by, retry_failed
     )
@@ -49,11 +51,9 @@ def sweep(
         raise AAGError(f"a sweep takes no {misplaced[0]}=; leave it out")
     is_named = isinstance(images, str | Path)
     source = str(images) if is_named else as_image_sets(images)[0].name
-    method, network = options.get("method"), options.get("network")
-    if isinstance(method, Method):
-        raise AAGError(f"a sweep makes a new method for each run; give the class {type(method).__name__}")
-    if isinstance(method, type):
-        options["method"] = register_method(method)
+    if "method" in options:
+        options["method"] = _method_name(options["method"])
+    network = options.get("network")
     backbone = network if isinstance(network, nn.Module) else None
     if backbone is not None:
         options["network"] = f"custom:{type(backbone).__name__}"
@@ -66,9 +66,9 @@ def sweep(
         raise AAGError(f"seed must be a whole number, not {describe(seed)}")
     all_values = choose_values(values, draws=random, one_at_a_time=one_at_a_time, seed=seed)
     candidates = build_candidates(all_values, lambda each: make_candidate(each, source, shared))
-    recipe, kind = choose_recipe(candidates[0].recipe, source, candidates[0].settings.method)
-    paths = {name: Path(execution_options.pop(name)) for name in ("data_root",) if execution_options.get(name)}
-    execution = Execution(**{"knn_every": find_recipe(recipe, kind).knn_every, **execution_options, **paths})
+    if root := execution_options.get("data_root"):
+        execution_options["data_root"] = Path(root)
+    execution = Execution.for_recipe(candidates[0].recipe, candidates[0].settings, **execution_options)
     plan = SweepPlan(
         candidates,
         sweep_options,
@@ -77,3 +77,10 @@ def sweep(
         SweepImages(None if is_named else images, execution.data_root),
     )
     return SweepRunner(plan, backbone=backbone, should_stop=should_stop, say=say).run()
+
+
+def _method_name(method: Any) -> str | None:
+    """Return the name of a method given by name or as a class; None means the default."""
+    if isinstance(method, Method):
+        raise AAGError(f"a sweep makes a new method for each run; give the class {type(method).__name__}")
+    return method if method is None or isinstance(method, str) else register_method(method)

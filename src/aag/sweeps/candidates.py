@@ -50,7 +50,7 @@ def default_folder(candidate: Candidate, names: Iterable[str]) -> Path:
     """Name the folder of a sweep after its data, its recipe, its epochs and the names of the swept options.
 
     candidate: the first one. The name ends with a hash where other options differ from the recipe's, or where it is
-    cut. It is the same for more values of the swept options.
+    cut. Adding values to the grid does not change it.
     """
     source, method = candidate.settings.data.source, candidate.settings.method
     recipe, _ = choose_recipe(candidate.recipe, source, method)

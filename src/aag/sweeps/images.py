@@ -4,12 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aag.data import as_image_sets, load
+from aag.data import TrainTestSets, as_image_sets, load
 from aag.data.datasets import DATASETS
 from aag.data.holdout import NoLabelsError
 from aag.errors import AAGError
 from aag.training import DataSettings, RunSettings, load_sets
-from aag.training.api import Sets
 
 DEFAULT_HOLDOUT = 0.1  # where there are labels
 
@@ -21,9 +20,9 @@ class SweepImages:
         self, images: Any = None, root: Path | None = None, progress: Callable[[int, int], None] | None = None
     ) -> None:
         self.images, self.root, self.progress = images, root, progress
-        self._cached_sets: tuple[DataSettings, Sets] | None = None
+        self._cached_sets: tuple[DataSettings, TrainTestSets] | None = None
 
-    def load(self, settings: RunSettings) -> Sets:
+    def load(self, settings: RunSettings) -> TrainTestSets:
         """Return training images and held-out ones; without a holdout, only training images."""
         chosen = settings.data
         if self._cached_sets is None or self._cached_sets[0] != chosen:
@@ -31,7 +30,7 @@ class SweepImages:
             self._cached_sets = chosen, self._load(settings)
         return self._cached_sets[1]
 
-    def _load(self, settings: RunSettings) -> Sets:
+    def _load(self, settings: RunSettings) -> TrainTestSets:
         chosen = settings.data
         if self.images is not None:
             sets = as_image_sets(

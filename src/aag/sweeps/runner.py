@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from aag.data import ImageSet
+from aag.data import ImageSet, TrainTestSets
 from aag.data.loading import source_name
 from aag.errors import AAGError, NotFiniteError, first_line
 from aag.files import explain_write_errors, write_bytes, write_json
@@ -28,7 +28,7 @@ from aag.sweeps.results import (
 )
 from aag.text import duration, pluralize, rough_duration
 from aag.training import Callback, TrainResult, train_run
-from aag.training.api import Sets
+from aag.training.api import describe_choices
 from aag.training.commands import train_command
 from aag.training.runtime import find_device, free_memory
 
@@ -43,7 +43,7 @@ class SweepRunner:
         backbone: nn.Module | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         new_progress: Callable[[ImageSet | None], AbstractContextManager[Callback]] | None = None,
-        after_run: Callable[[TrainResult, Sets], None] = lambda result, sets: None,
+        after_run: Callable[[TrainResult, TrainTestSets], None] = lambda result, sets: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         if plan.measure == "linear" and backbone is not None:
@@ -77,8 +77,8 @@ class SweepRunner:
     def _describe(self) -> None:
         """Print the data and, for a folder, the chosen options."""
         plan = self.plan
-        for number, choice in enumerate(plan.choices):
-            self.say(f"{'' if number else 'chosen':<9}{choice}")
+        for line in describe_choices(plan.choices):
+            self.say(line)
         held_out = f" + {plan.held_out_count:,} held out" if plan.held_out_count else ", no labels"
         self.say(f"data     {source_name(plan.data.source)}: {plan.train_count:,} training images{held_out}")
 

@@ -1,16 +1,16 @@
 """`train`: from images, a method and a network, by name or as objects, to a run with its encoder."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import nn
 
 from aag import data, nets
-from aag.data import ImageSet
+from aag.data import TrainTestSets
 from aag.data.early import load_early
 from aag.distributed import first_per_machine, is_main, on_main, process_group, read_launch
 from aag.errors import AAGError
@@ -24,6 +24,7 @@ from aag.training.callbacks import KNN, Callback, Health, ListSkipped
 from aag.training.checkpoints import Checkpoints
 from aag.training.defaults import (
     Choice,
+    Plan,
     epochs_reason,
     epochs_within,
     evaluation_interval,
@@ -38,11 +39,9 @@ from aag.training.encoders import build_encoder, check_encoder
 from aag.training.recipes import check_unused, choose_recipe, find_recipe, recipe_settings
 from aag.training.runtime import choose_threads, find_device
 from aag.training.settings import RunSettings
+from aag.training.speed import measure_speed
 from aag.training.trackers import TrackerName, make_trackers
 from aag.training.trainer import Trainer
-from aag.training.trial import measure_speed
-
-Sets = tuple[ImageSet, ImageSet | None]  # train and test
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,19 @@ class Execution(Settings):
     """What to do if the loss is NaN or infinite. retry: resume once from the last checkpoint at half the learning
     rate."""
     deterministic: bool = False
-    """Make runs with the same seed equal bit by bit on one GPU; slower. On a CPU they are, with the same threads."""
+    """Make runs with the same seed equal bit by bit on one GPU; slower. CPU runs always are, with the same number of
+    threads."""
     images_on: Literal["auto", "device", "host"] = "auto"
     """device: images are copied to the GPU before training; host: read ahead from memory or disk while training.
     auto: host where they take more than a third of the GPU's free memory."""
     track: TrackerName | None = None
     """Experiment tracker to log to as well: tensorboard (in the run folder), wandb or trackio."""
+
+    @classmethod
+    def for_recipe(cls, recipe: str, settings: RunSettings, *, knn_every: int | None = None, **options: Any) -> Self:
+        """Return how to execute a run, with the recipe's `knn_every` if None is given."""
+        name, method = choose_recipe(recipe, settings.data.source, settings.method)
+        return cls(knn_every=find_recipe(name, method).knn_every if knn_every is None else knn_every, **options)
 
 
 @dataclass(frozen=True)
@@ -142,13 +148,14 @@ def train(
     )
     given = {*options, *(each.name for each in fields(made.settings))} if made else {*options}
     given |= {"knn_every"} if knn_every is not None else set()
-    named, _ = choose_recipe(recipe, source, settings.method)
-    execution = Execution(
+    execution = Execution.for_recipe(
+        recipe,
+        settings,
+        knn_every=knn_every,
         out=Path(out) if out else None,
         device=str(device),
         compile=compile,
         data_root=Path(data_root) if data_root else None,
-        knn_every=find_recipe(named, settings.method).knn_every if knn_every is None else knn_every,
         minutes=minutes,
         checkpoint_minutes=checkpoint_minutes,
         keep_checkpoints=keep_checkpoints,
@@ -176,12 +183,12 @@ def train_run(
     *,
     recipe: str = "auto",
     given: Collection[str] | None = None,
-    sets: Sets | None = None,
+    sets: TrainTestSets | None = None,
     method: Method | None = None,
     backbone: nn.Module | None = None,
     callbacks: Iterable[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
-    on_loaded: Callable[[Sets], None] = lambda sets: None,
+    on_loaded: Callable[[TrainTestSets], None] = lambda sets: None,
     decoding_progress: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
@@ -202,53 +209,37 @@ def train_run(
         plan = on_main(
             lambda: plan_run(settings, recipe, given, execution.out, execution.minutes, device, for_folder=for_folder)
         )
+        on_main(lambda: _check_plan(plan, sets, backbone))  # before anything slow
+        for line in describe_choices(plan.choices):
+            say(line)
         run, settings, every = plan.run, plan.settings, execution.knn_every
-        on_main(lambda: check_run(run, settings))  # before anything slow
-        if backbone is None and not run.exists():
-            on_main(lambda: check_encoder(settings))
-        if settings.data.start_early:
-            on_main(lambda: _check_start_early(sets, plan.minutes))
-        for number, choice in enumerate(plan.choices):
-            say(f"{'' if number else 'chosen':<9}{choice}")
-        chosen = settings
         choose_threads(device)  # before other cores decode
         progress = decoding_progress if is_main() else None
-        train_set, test_set = sets or first_per_machine(lambda: _load(chosen, execution, progress, stack))
+        sets = sets or first_per_machine(lambda: _load(plan.settings, execution, progress, stack))
         if not settings.data.resize_size:
-            settings = settings.replace(image_size=train_set.image_size)  # which only the images can tell
-        on_loaded((train_set, test_set))
+            settings = settings.replace(image_size=sets[0].image_size)  # which only the images can tell
+        on_loaded(sets)
         if backbone is None and (slow := slow_network_warning(settings, settings.data.image_size or 0, device)):
             say(f"warning: {slow}")
         runtime: dict[str, Any] = {"device": device, "compile": execution.compile, "images_on": execution.images_on}
         if plan.minutes:
             say(f"         measuring the speed, for {minutes_text(plan.minutes)} of training …")
-            measured = measure_speed(
-                settings, (train_set, test_set), seconds=min(10.0, max(1.0, 3 * plan.minutes)), method=method,
-                backbone=backbone, **runtime,
-            )  # fmt: skip
-            speed = on_main(lambda: measured)
-            epochs = epochs_within(60 * plan.minutes - speed.start, speed.epoch, speed.evaluation, every)
-            settings = with_epochs(settings, epochs).resolve(settings.train.precision)
-            reason = epochs_reason(speed.start, speed.epoch, plan.minutes)
-            say(f"{'' if plan.choices else 'chosen':<9}{Choice('epochs', settings.train.epochs, reason)}")
+            settings, choice = _choose_epochs(
+                settings, sets, plan.minutes, every, method=method, backbone=backbone, **runtime
+            )
+            say(describe_choices([*plan.choices, choice])[-1])
         if (for_folder or execution.minutes) and "knn_every" not in given:
             every = evaluation_interval(every, settings.train.epochs)
-        encoder = build_encoder(settings, train_set, backbone, on_main(lambda: _stored_normalisation(run, settings)))
+        encoder = build_encoder(settings, sets[0], backbone, on_main(lambda: _stored_normalisation(run, settings)))
         trainer = Trainer(
             encoder,
             method or settings.new_method(),
-            train_set,
+            sets[0],
             settings.train,
             run=run,
             run_name=plan.name,
             run_settings=settings.to_json(),
-            callbacks=(
-                ListSkipped(train_set, test_set),
-                KNN(train_set, test_set, every),
-                Health(every),
-                *(trackers if is_main() else ()),
-                *callbacks,
-            ),
+            callbacks=(*_logging_callbacks(sets, every), *(trackers if is_main() else ()), *callbacks),
             checkpoint_minutes=execution.checkpoint_minutes,
             keep_checkpoints=execution.keep_checkpoints,
             on_nan=execution.on_nan,
@@ -267,16 +258,25 @@ def check_run(run: Run, settings: RunSettings) -> None:
     run.check(settings.replace(image_size=known).to_json())
 
 
-def _check_start_early(sets: Sets | None, minutes: float | None) -> None:
-    if sets:
+def _check_plan(plan: Plan, sets: TrainTestSets | None, backbone: nn.Module | None) -> None:
+    """Raise if a run cannot be trained as planned. `sets`: None where the images are loaded later."""
+    check_run(plan.run, plan.settings)
+    if backbone is None and not plan.run.exists():
+        check_encoder(plan.settings)
+    if plan.settings.data.start_early and sets:
         raise AAGError("start_early is for images that are decoded from files; leave it out")
-    if minutes:
+    if plan.settings.data.start_early and plan.minutes:
         raise AAGError("--start-early cannot measure the speed while images are decoded; give --epochs")
+
+
+def describe_choices(choices: Sequence[Choice]) -> list[str]:
+    """Return a line to print for each choice."""
+    return [f"{'' if number else 'chosen':<9}{choice}" for number, choice in enumerate(choices)]
 
 
 def _load(
     settings: RunSettings, execution: Execution, progress: Callable[[int, int], None] | None, stack: ExitStack
-) -> Sets:
+) -> TrainTestSets:
     """Load the images of a run. With --start-early, `stack` ends their decoding."""
     if not settings.data.start_early:
         return load_sets(settings, execution.data_root, progress)
@@ -292,18 +292,42 @@ def _load(
     return images, None
 
 
+def _choose_epochs(
+    settings: RunSettings, sets: TrainTestSets, minutes: float, every: int, **parts: Any
+) -> tuple[RunSettings, Choice]:
+    """Measure the speed, and set as many epochs as fit into `minutes`, with one evaluation per `every` epochs.
+
+    parts: arguments of `measure_speed`.
+    """
+    measured = measure_speed(settings, sets, seconds=min(10.0, max(1.0, 3 * minutes)), **parts)
+    speed = on_main(lambda: measured)
+    epochs = epochs_within(60 * minutes - speed.start, speed.epoch, speed.evaluation, every)
+    settings = with_epochs(settings, epochs).resolve(settings.train.precision)
+    return settings, Choice("epochs", settings.train.epochs, epochs_reason(speed.start, speed.epoch, minutes))
+
+
 def _stored_normalisation(run: Run, settings: RunSettings) -> Normalisation | None:
     """Return the mean and deviation of a resumed run that started from pretrained weights; else None."""
-    stored = Checkpoints(run).load() if settings.train.pretrained else None
-    if stored is None:
+    if not settings.train.pretrained or not run.checkpoints():
         return None
-    spec = nets.EncoderSpec.from_json(stored.state["spec"])
+    try:
+        spec = nets.read_spec(run.encoder_file)
+    except AAGError:  # missing or damaged; training writes it again
+        stored = Checkpoints(run).load()
+        if stored is None:
+            return None
+        spec = nets.EncoderSpec.from_json(stored.state["spec"])
     return spec.mean, spec.std
+
+
+def _logging_callbacks(sets: TrainTestSets, every: int) -> tuple[Callback, ...]:
+    """Return the callbacks that every run has; `every`: epochs between evaluations."""
+    return ListSkipped(*sets), KNN(*sets, every), Health(every)
 
 
 def load_sets(
     settings: RunSettings, root: Path | None = None, progress: Callable[[int, int], None] | None = None
-) -> Sets:
+) -> TrainTestSets:
     """Load the train and the test images of a run. `progress(done, total)` is called while files are decoded."""
     chosen = settings.data
     return data.load_pair(

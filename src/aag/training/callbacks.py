@@ -83,7 +83,7 @@ class KNN(Callback):
             test_labels[test_rows],
         )
         seconds = round(time.monotonic() - started, 3)
-        trainer.log({"kind": "knn", **trainer.position(), "knn": accuracy, "evaluation_seconds": seconds})
+        trainer.log({"kind": "knn", "knn": accuracy, "evaluation_seconds": seconds})
 
 
 class Health(Callback):
@@ -106,7 +106,7 @@ class Health(Callback):
         first, *_ = sized_augmentations(trainer.method, images, trainer.encoder.spec.image_size)
         found = health(encode, images, first, trainer.runtime.device)
         seconds = round(time.monotonic() - started, 3)
-        trainer.log({"kind": "health", **trainer.position(), **asdict(found), "evaluation_seconds": seconds})
+        trainer.log({"kind": "health", **asdict(found), "evaluation_seconds": seconds})
 
 
 def check_finite(embeddings: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 from aag.settings import option
 from aag.training.api import Execution
-from aag.training.recipes import choose_recipe, find_recipe, recipe_settings
+from aag.training.recipes import choose_recipe, recipe_settings
 from aag.training.settings import RunSettings
 
 
@@ -25,8 +25,7 @@ def train_options(settings: RunSettings, recipe: str, execution: Execution, give
     for name, value in settings.options().items():
         if value != base[name] or (name in given and value is not None and name not in ("data", "method")):
             words[name] = value
-    named, _ = choose_recipe(recipe, data, method)
-    usual = Execution(knn_every=find_recipe(named, method).knn_every)
+    usual = Execution.for_recipe(recipe, settings)
     for field in fields(Execution):
         if (value := getattr(execution, field.name)) != getattr(usual, field.name):
             words[field.name] = value

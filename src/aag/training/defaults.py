@@ -15,7 +15,7 @@ from aag.nets import EncoderSpec, build
 from aag.nets.spec import SOBEL
 from aag.runs import Run, flatten
 from aag.settings import to_json
-from aag.text import duration
+from aag.text import duration, pluralize
 from aag.training.recipes import recipe_settings, run_name
 from aag.training.runtime import choose_precision
 from aag.training.settings import RunSettings
@@ -139,7 +139,7 @@ def choose_for_folder(
             choose("network", f"timm/{network}", "its stem halves the resolution twice, for larger images")
     batch = recipe_batch = settings.train.batch_size
     while batch > max(2, found.count // 4):
-        batch //= 2
+        batch = max(2, batch // 2)
     if "batch_size" not in given:
         settings = with_batch_size(settings, batch, given)
         reason = "the recipe's" if batch == recipe_batch else f"at least 4 steps for {found.count:,} images"
@@ -181,7 +181,7 @@ def with_epochs(settings: RunSettings, epochs: int) -> RunSettings:
 
 
 def minutes_text(minutes: float) -> str:
-    return f"{minutes:g} minute{'s' * (minutes != 1)}"
+    return pluralize(minutes, "minute")
 
 
 def epochs_reason(start: float, epoch: float, minutes: float) -> str:
@@ -197,8 +197,10 @@ def epochs_within(seconds: float, epoch_seconds: float, evaluation_seconds: floa
     while True:
         share = evaluation_seconds / every if every else 0.0
         epochs = max(1, min(MAX_EPOCHS, int((seconds - 2 * evaluation_seconds) / (epoch_seconds + share))))
-        if every == (every := evaluation_interval(every, epochs)):
+        shorter = evaluation_interval(every, epochs)
+        if shorter == every:
             return epochs
+        every = shorter
 
 
 def evaluation_interval(every: int, epochs: int) -> int:
@@ -234,18 +236,22 @@ def _fits(spec: EncoderSpec, precision: str, images: int, device: torch.device) 
     free = torch.cuda.mem_get_info(device)[0]
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    encoder = build(spec).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    pixels = torch.zeros(images, spec.channels, spec.image_size, spec.image_size, dtype=torch.uint8, device=device)
     try:
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            embedding = encoder(pixels)[1]
-        embedding.float().square().sum().backward()
+        _try_pass(spec, precision, images, device)
         return torch.cuda.max_memory_allocated(device) - before < 0.8 * free
     except torch.OutOfMemoryError:
         return False
     finally:
-        del encoder, pixels
         torch.cuda.empty_cache()
+
+
+def _try_pass(spec: EncoderSpec, precision: str, images: int, device: torch.device) -> None:
+    """Run a new encoder forward and backward."""
+    encoder = build(spec).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    pixels = torch.zeros(images, spec.channels, spec.image_size, spec.image_size, dtype=torch.uint8, device=device)
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        embedding = encoder(pixels)[1]
+    embedding.float().square().sum().backward()
 
 
 def slow_network_warning(settings: RunSettings, size: int, device: torch.device) -> str:

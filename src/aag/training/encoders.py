@@ -1,5 +1,6 @@
 """Build the encoder that a run trains, load the weights it starts from, and freeze parts of it."""
 
+import copy
 from collections.abc import Iterable
 
 from torch import nn
@@ -50,7 +51,7 @@ def build_encoder(
 
 def load_start_weights(encoder: Encoder, path: str) -> None:
     """Load the backbone's weights of another run or file, and its head's where that fits."""
-    other = nets.load(path)
+    other = nets.load(path, backbone=copy.deepcopy(encoder.backbone) if encoder.spec.is_custom else None)
     try:
         encoder.backbone.load_state_dict(other.backbone.state_dict())
     except RuntimeError as error:

@@ -109,7 +109,7 @@ class Engine:
                 raise
             except Exception as error:
                 if isinstance(error, AAGError) and not isinstance(error, KernelsUnsupportedError):
-                    raise  # a mistake in the method, which no other way of computing mends
+                    raise  # an error in the method itself: no fallback can fix it
                 failure = first_line(error)[:120]
             (failed,) = any_process(bool(failure))
             if not failed:

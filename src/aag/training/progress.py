@@ -14,7 +14,7 @@ from aag.data import ImageSet
 from aag.distributed import backend, is_distributed, read_launch, world_size
 from aag.evaluate.health import is_collapsed
 from aag.signals import exit_code, handle_stops, raise_stop
-from aag.text import pluralize
+from aag.text import describe_loss, pluralize
 from aag.training.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -58,16 +58,16 @@ class Progress(Callback):
         settings, images, test, run = trainer.settings, trainer.image_set, self.test_set, trainer.run
         steps, done = trainer.steps_per_epoch, trainer.position()["step"]
         count, size = len(images.classes), images.image_size
-        labels = f"{count} class{'es' * (count != 1)}" if images.labels is not None else "no labels"
+        labels = pluralize(count, "class", "classes") if images.labels is not None else "no labels"
         if images.labels is not None and (unlabelled := len(images) - len(images.labelled())):
-            labels += f", {unlabelled:,} image{'s' * (unlabelled != 1)} without a label"
+            labels += f", {pluralize(unlabelled, 'image')} without a label"
         and_test = f" + {len(test):,} test" if test is not None else ""
         self.say(f"data     {images.name}: {len(images):,} train{and_test} images, {size}×{size}, {labels}")
         skipped = len(images.skipped) + (len(test.skipped) if test else 0)
         if skipped and run:
             self.say(f"         {pluralize(skipped, 'file')} skipped, listed in {run.skipped_file}")
         method = trainer.method
-        loss = getattr(method.settings, "loss", "own").replace("own", "its own loss")
+        loss = describe_loss(getattr(method.settings, "loss", None))
         temperature = getattr(method.settings, "temperature", None)
         tau = f", τ {temperature}" if temperature is not None else ""
         self.say(f"method   {trainer.run_settings['method']['name']}: {method.describe_views()}, {loss}{tau}")
@@ -80,7 +80,7 @@ class Progress(Callback):
             size, group = world_size(), spec.bn_group_size
             norm = f"in groups of {group}" if group else "synchronised"
             library, each = backend(trainer.runtime.device), settings.batch_size // size
-            processes = f"{size} process{'es' * (size != 1)}"
+            processes = pluralize(size, "process", "processes")
             self.say(f"         {processes} ({library}), {each} images of a batch each; batch norm {norm}")
         if trainer.runtime.device.type == "cpu" and spec.width == 64:
             self.say("         a network of full width is slow on a CPU; --recipe demo is made for one")

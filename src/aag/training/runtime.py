@@ -18,6 +18,7 @@ from aag.settings import Precision
 from aag.text import pluralize
 
 COMPILE_MODES = ("auto", "on", "off")
+_chose_one_thread = False  # by `choose_threads`, not by the user
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,12 @@ def choose_threads(device: torch.device) -> None:
     """Use all cores of a CPU or one, whichever is faster now, unless OMP_NUM_THREADS is set.
 
     Threads wait for each other after every operation. If other processes use some of the cores, all of ours wait for
-    the slowest, and one thread alone is several times faster.
+    the slowest, and one thread alone is several times faster. A later call decides anew.
     """
+    global _chose_one_thread
     threads = torch.get_num_threads()
+    if threads == 1 and _chose_one_thread:
+        threads = core_count()
     if (
         device.type != "cpu"
         or is_distributed()
@@ -153,7 +157,8 @@ def choose_threads(device: torch.device) -> None:
 
     seconds(threads)  # the first call sets up
     many, one = (min(seconds(count) for _ in range(2)) for count in (threads, 1))
-    torch.set_num_threads(1 if one < many else threads)
+    _chose_one_thread = one < many
+    torch.set_num_threads(1 if _chose_one_thread else threads)
 
 
 def free_memory() -> None:

@@ -51,9 +51,12 @@ class Tracker(Callback):
             )
 
     def on_log(self, trainer: "Trainer", row: dict[str, Any]) -> None:
-        values = row_values(row)
-        if self.is_open and values:
-            self.is_open = self._try(lambda: self.write(values, row["step"]))
+        if self.is_open:
+            self.is_open = self._try(lambda: self._write_row(row))
+
+    def _write_row(self, row: dict[str, Any]) -> None:
+        if values := row_values(row):
+            self.write(values, row["step"])
 
     def on_end(self, trainer: "Trainer") -> None:
         if self.is_open:

@@ -101,6 +101,8 @@ class Trainer(Engine):
         return {"epoch": self.progress.epoch, "step": self.progress.epoch * self.steps_per_epoch + self.progress.step}
 
     def log(self, *rows: dict[str, Any]) -> None:
+        """Add rows to the run's log and show them to the callbacks. A row has a `kind`; epoch and step are added."""
+        rows = tuple({**self.position(), **row} for row in rows)
         if self.run:
             self.run.log(rows)
         for row in rows:
@@ -109,7 +111,7 @@ class Trainer(Engine):
     def _warn(self, text: str) -> None:
         """Log a warning, for the user and in the metrics."""
         _log.warning(text)
-        self.log({"kind": "note", **self.position(), "text": text})
+        self.log({"kind": "note", "text": text})
 
     def _notify(self, event: str, *arguments: Any) -> None:
         for callback in self.callbacks:
@@ -153,7 +155,7 @@ class Trainer(Engine):
             self._notify("on_ready", seconds)
         where = {**provenance(str(self.runtime.device)), "threads": torch.get_num_threads()}
         about = {"runtime": str(self.runtime), "images": len(self.image_set)}
-        self.log({"kind": "start", **self.position(), **where, **about})
+        self.log({"kind": "start", **where, **about})
         return True
 
     def _epoch(self) -> bool:
@@ -170,22 +172,23 @@ class Trainer(Engine):
             self.begin_epoch(progress.epoch)
             progress.seconds += time.monotonic() - started
         started, seconds_before, first = time.monotonic(), progress.seconds, progress.step
-        shown, checked = started, progress.step
+        shown, show, checked = started, device.type == "cpu", progress.step
         while progress.step < steps:
             at = progress.step
             lr = learning_rate(settings, progress.epoch * steps + at, steps) * progress.lr_factor
             self._seed_step()
             history[at] = self.train_step(progress.epoch, at, lr)
             progress.step = at + 1
-            now = time.monotonic()
-            # Reading the loss makes the host wait for the GPU: twice a second does no harm.
-            if device.type == "cpu" or any_process(is_main() and now - shown > 0.5)[0]:
-                shown = now
+            if show:
+                shown, show = time.monotonic(), device.type == "cpu"
                 loss = history[at, 0].item()
                 checked = check_history(history, checked, at + 1, progress.epoch)
                 self._notify("on_step", loss)
             if progress.step < steps and progress.step % settings.accumulate == 0:
-                stop, save = any_process(self._must_stop(), self._save_is_due())
+                # Reading the loss makes the host wait for the GPU: twice a second does no harm.
+                is_late = is_main() and time.monotonic() - shown > 0.5
+                stop, save, is_late = any_process(self._must_stop(), self._save_is_due(), is_late)
+                show = show or is_late
                 if stop or save:
                     checked = check_history(history, checked, progress.step, progress.epoch)
                     progress.seconds = seconds_before + time.monotonic() - started
@@ -228,7 +231,7 @@ class Trainer(Engine):
         self.batches.reset()
         self.progress.lr_factor = RETRY_FACTOR
         reason = str(error).partition(";")[0]
-        self.log({"kind": "retry", **self.position(), "lr_factor": RETRY_FACTOR, "reason": reason})
+        self.log({"kind": "retry", "lr_factor": RETRY_FACTOR, "reason": reason})
         if is_main():
             _log.warning(
                 "%s; resuming from the checkpoint at epoch %d, step %d, with %g times the learning rate",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from aag.data import ImageSet
+from aag.data import TrainTestSets
 from aag.methods import Method
 from aag.training.callbacks import KNN, Callback, Health
 from aag.training.encoders import build_encoder
@@ -25,8 +25,8 @@ class Speed(NamedTuple):
     start: float  # preparing and compiling
 
 
-class _TrialClock(Callback):
-    """Measure the evaluations, and start the trial's time limit when the first ones are done."""
+class _SpeedTimer(Callback):
+    """Add up the time of the evaluations, and start the time limit when the first ones are done."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.evaluation, self.ends = seconds, 0.0, float("inf")
@@ -44,7 +44,7 @@ class _TrialClock(Callback):
 
 def measure_speed(
     settings: RunSettings,
-    sets: tuple[ImageSet, ImageSet | None],
+    sets: TrainTestSets,
     *,
     seconds: float,
     method: Method | None = None,
@@ -53,23 +53,24 @@ def measure_speed(
 ) -> Speed:
     """Train copies for about `seconds` and return their speed. `runtime`: arguments of `Trainer`, such as device."""
     started = time.monotonic()
-    clock = _TrialClock(seconds)
+    timer = _SpeedTimer(seconds)
     train = settings.train
+    epochs = train.rounds * (10**7 // train.rounds)  # the most that the settings accept: the timer stops training
     # With --low-res-size, the run takes less time than measured.
     full_size: dict[str, Any] = {"low_res_size": None, "low_res_until": type(train).low_res_until}
     trainer = Trainer(
         build_encoder(settings, sets[0], copy.deepcopy(backbone)),
         copy.deepcopy(method) or settings.new_method(),
         sets[0],
-        replace(train, epochs=10**6 * train.rounds, start_from=None, pretrained=None, **full_size),
-        callbacks=(KNN(*sets, every=0), Health(every=0), clock),
-        should_stop=clock.is_over,
+        replace(train, epochs=epochs, start_from=None, pretrained=None, **full_size),
+        callbacks=(KNN(*sets, every=0), Health(every=0), timer),
+        should_stop=timer.is_over,
         **runtime,
     )
     trainer.fit()
     steps = max(1, trainer.position()["step"])
-    start = clock.ends - clock.seconds - started - clock.evaluation
-    speed = Speed(trainer.progress.seconds / steps * trainer.steps_per_epoch, clock.evaluation, start)
+    start = timer.ends - timer.seconds - started - timer.evaluation
+    speed = Speed(trainer.progress.seconds / steps * trainer.steps_per_epoch, timer.evaluation, start)
     del trainer  # with its memory on the GPU
     gc.collect()
     if torch.cuda.is_available():
