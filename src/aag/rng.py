@@ -32,6 +32,8 @@ class Stream(IntEnum):
     # Instance, AND, Super-AND
     NCE_NOISE = -2
     BANK_INIT = -3
+    # AAG with mixtures
+    MIXTURES = -2
     # MoCo
     KEY_SHUFFLE = -2
     QUEUE_INIT = -3

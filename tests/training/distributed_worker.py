@@ -41,6 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
     "aag, large batch": {"method": "aag", "dense_bytes": 0, "auxiliary_views": 2, "one_way": True},
     "aag, several auxiliary views": {"method": "aag", "auxiliary_views": 2},
     "aag-nn": {"method": "aag-nn", "neighbour_start": 0.0},
+    "aag-mix": {"method": "aag-mix", "mixtures": 2},
     "simclr": {"method": "simclr"},
     "simclr, large batch": {"method": "simclr", "dense_bytes": 0},
     "isif": {"method": "isif"},

@@ -26,6 +26,7 @@ RESUMED: dict[str, dict] = {
 # With views or targets swapped between the images of a batch, nothing can be learnt but to spread: they gain −12 to 8,
 # and in the mean −4 to 1 (amdim: 4).
 LEARNS: dict[str, tuple[dict, float]] = {
+    "aag-mix": ({}, 10),
     "aag-nn": ({"neighbour_start": 0.5}, 9),
     # One view an image makes an epoch cheap; the bank needs many before its rows stand for the images.
     "instance": ({"epochs": 30, "batch_size": 32}, 4),

@@ -76,6 +76,7 @@ def test_the_size_of_the_views_changes_the_graph(tiny):
         {"hard_negatives": 0.5},
         {"method": "aag-nn"},
         {"method": "aag-nn", "neighbours": 5},
+        {"method": "aag-mix"},
         {"zero_init_residual": True},
         {"head": "mlp"},
     ],
