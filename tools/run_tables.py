@@ -67,6 +67,7 @@ ABOUT = {  # its idea, and what the bytes of its state are
     "aag": ("two basic views and an auxiliary one; GNT-Xent, whose gradient on the positive is constant", ""),
     "aag-nn": ("`aag`, with an image's nearest neighbour as one more auxiliary view later in training", "bank"),
     "aag-mix": ("`aag`, with one more view that is a mixture of two images", ""),
+    "aag-relational": ("`aag`, whose views also resemble the same other images as a weak view", "queue"),
     "instance": ("each image is its own class, in a memory bank of all images", "bank"),
     "isif": ("a view is told from the rest of its batch by the other view", ""),
     "simclr": ("the same, with NT-Xent, an MLP head and large batches", ""),

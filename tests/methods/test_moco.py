@@ -9,7 +9,8 @@ from torch.nn.functional import normalize
 
 from aag import AAGError
 from aag.losses import queue_xent
-from aag.methods.moco import MoCo, random_unit_rows, shuffled_order
+from aag.methods.moco import MoCo, shuffled_order
+from aag.methods.queues import new_queue
 from aag.settings import TrainSettings
 
 N, QUEUE = 4, 16
@@ -137,19 +138,19 @@ def test_a_shuffle_is_a_permutation_of_each_view_and_another_one_each_step():
 
 
 def test_the_queue_starts_as_random_directions():
-    rows = random_unit_rows(0, 4096, 8)
+    rows = new_queue(4096, 8, 128, seed=0)
     assert rows.dtype == torch.float32
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(4096))
     assert rows.mean(dim=0).abs().max() < 0.03
     covariance = rows.T @ rows / 4096 * 8
     assert (covariance - torch.eye(8)).abs().max() < 0.1
-    assert torch.equal(rows[:10], random_unit_rows(0, 10, 8))
-    assert not torch.equal(rows, random_unit_rows(1, 4096, 8))
+    assert torch.equal(rows[:10], new_queue(10, 8, 1, seed=0))
+    assert not torch.equal(rows, new_queue(4096, 8, 128, seed=1))
 
 
 def test_a_queue_that_steps_do_not_fill_evenly_is_refused_with_advice(encoder):
     assert len(moco(encoder, queue=8, symmetric=True).queue) == 8
-    with pytest.raises(AAGError, match="--queue 18 is not a multiple of the 4 keys per step; use --queue 16"):
+    with pytest.raises(AAGError, match="--queue 18 is not a multiple of the 4 embeddings per step; use --queue 16"):
         moco(encoder, queue=18)
-    with pytest.raises(AAGError, match="the 8 keys per step; use --queue 8"):
+    with pytest.raises(AAGError, match="the 8 embeddings per step; use --queue 8"):
         moco(encoder, queue=4, symmetric=True)

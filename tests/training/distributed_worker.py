@@ -42,6 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     "aag, several auxiliary views": {"method": "aag", "auxiliary_views": 2},
     "aag-nn": {"method": "aag-nn", "neighbour_start": 0.0},
     "aag-mix": {"method": "aag-mix", "mixtures": 2},
+    "aag-relational": {"method": "aag-relational", "queue": 64},
     "simclr": {"method": "simclr"},
     "simclr, large batch": {"method": "simclr", "dense_bytes": 0},
     "isif": {"method": "isif"},

@@ -16,6 +16,7 @@ VICREG = f"{Path(__file__).parents[2] / 'examples' / 'vicreg.py'}:VICReg"
 # Methods whose state changes between steps or epochs in ways of their own, made small.
 RESUMED: dict[str, dict] = {
     "aag-nn": {"neighbour_start": 0.5},
+    "aag-relational": {"queue": 32},
     "instance": {"negatives": 8},
     "moco": {"queue": 32, "bn_group_size": 8},
     "super-and": {"rounds": 2, "network": "resnet18+sobel"},
@@ -28,6 +29,7 @@ RESUMED: dict[str, dict] = {
 LEARNS: dict[str, tuple[dict, float]] = {
     "aag-mix": ({}, 10),
     "aag-nn": ({"neighbour_start": 0.5}, 9),
+    "aag-relational": ({"queue": 256}, 12),
     # One view an image makes an epoch cheap; the bank needs many before its rows stand for the images.
     "instance": ({"epochs": 30, "batch_size": 32}, 4),
     "isif": ({"bn_group_size": 0}, 5),

@@ -77,6 +77,7 @@ def test_the_size_of_the_views_changes_the_graph(tiny):
         {"method": "aag-nn"},
         {"method": "aag-nn", "neighbours": 5},
         {"method": "aag-mix"},
+        {"method": "aag-relational", "queue": 64},
         {"zero_init_residual": True},
         {"head": "mlp"},
     ],

@@ -10,7 +10,6 @@ one H200, 85.5 in 4.
 
 from copy import deepcopy
 from dataclasses import dataclass
-from math import pi
 from typing import Annotated, Literal
 
 import torch
@@ -18,9 +17,9 @@ from torch import Tensor
 
 from aag import rng
 from aag.distributed import gather_batch, rank
-from aag.errors import AAGError
 from aag.losses import queue_xent, unit_rows
 from aag.methods.base import BasicPreset, Embeddings, Method, MethodContext, MethodSettings, Recipe, StepOutput
+from aag.methods.queues import enqueue, new_queue
 from aag.nets import Encoder
 from aag.settings import Momentum, Range, Temperature
 
@@ -60,19 +59,13 @@ class MoCo(Method):
         settings, encoder = self.settings, context.encoder
         self.queries = 2 if settings.symmetric else 1  # views that are queries
         keys_per_step = context.train.batch_size * self.queries
-        if settings.queue % keys_per_step:
-            nearest = max(1, round(settings.queue / keys_per_step)) * keys_per_step
-            raise AAGError(
-                f"--queue {settings.queue} is not a multiple of the {keys_per_step} keys per step; "
-                f"use --queue {nearest} or another --batch-size"
-            )
         # Shuffling BN: a key in the batch norm group of its query would share its statistics, which leaks the match.
         self.shuffle = encoder.spec.bn_group_size > 0
         self.seed = context.train.seed
         # `after_step` runs once per batch: with --accumulate, all of a window together are one update.
         self.key_momentum = settings.key_momentum ** (1 / context.train.accumulate)
         self.key = deepcopy(encoder).requires_grad_(False).train()
-        self.register_buffer("queue", random_unit_rows(self.seed, settings.queue, encoder.embedding_dim))
+        self.register_buffer("queue", new_queue(settings.queue, encoder.embedding_dim, keys_per_step, self.seed))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def embed(self, encoder: Encoder, views: Tensor) -> Embeddings:
@@ -96,8 +89,7 @@ class MoCo(Method):
         """Update the key encoder's weights and the queue; its batch norms keep their own running statistics."""
         torch._foreach_lerp_(list(self.key.parameters()), list(encoder.parameters()), 1 - self.key_momentum)
         (key,) = carry
-        count = torch.arange(len(key), device=key.device)
-        self.queue.index_copy_(0, (self.steps * len(key) + count) % len(self.queue), key)
+        enqueue(self.queue, key, self.steps)
         self.steps.add_(1)
 
     @torch.no_grad()
@@ -120,10 +112,3 @@ def shuffled_order(seed: int, step: Tensor, views: int, n: int) -> Tensor:
     count = torch.arange(views * n, device=step.device)
     draws = rng.keys(seed, 0, step * (views * n) + count, rng.Stream.KEY_SHUFFLE).unflatten(0, (views, n))
     return (draws.argsort(dim=1, stable=True) + count[::n, None]).flatten()
-
-
-def random_unit_rows(seed: int, count: int, width: int) -> Tensor:
-    """Return random unit rows [count, width]: normal numbers by the Box–Muller method."""
-    rng_keys = rng.keys(seed, 0, torch.arange(count), rng.Stream.QUEUE_INIT)
-    u, v = rng.uniforms(rng_keys, 2 * width).double().chunk(2, dim=1)
-    return unit_rows((-2 * torch.log1p(-u)).sqrt() * torch.cos(2 * pi * v)).float()
