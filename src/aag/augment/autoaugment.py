@@ -91,7 +91,7 @@ class RandAugment(OpPolicy):
     With 31 bins, magnitude 10 is a third of each operation's range; with `bins=11`, it is the whole range.
     """
 
-    n: Annotated[int, Range(at_least=1, at_most=16)] = 2  # the image has 32 random numbers for them
+    n: Annotated[int, Range(at_least=1, at_most=16)] = 2  # each image has 32 random numbers, two per operation
     magnitude: Annotated[int, Range(at_least=0)] = 10
     bins: Positive = 31
 
