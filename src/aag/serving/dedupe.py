@@ -114,9 +114,9 @@ def _split_component(
 def _small_pictures(load: Callable[[int], np.ndarray | None], rows: list[int]) -> np.ndarray | None:
     """Return float32 [len(rows), side, side, 3]: NaN for a picture that cannot be loaded, None if none can."""
     pictures = np.full((len(rows), CHECKED_SIDE, CHECKED_SIDE, 3), np.nan, np.float32)
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         if (picture := load(row)) is not None:
-            pictures[place] = picture
+            pictures[position] = picture
     return None if np.isnan(pictures).all() else pictures
 
 

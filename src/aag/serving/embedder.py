@@ -195,7 +195,7 @@ class Embedder:
             if not chunk.failures:
                 return torch.from_numpy(chunk.images), {}
             images = np.zeros((len(rows), 3, self.size, self.size), np.uint8)
-            images[[place for place in range(len(rows)) if place not in chunk.failures]] = chunk.images
+            images[[position for position in range(len(rows)) if position not in chunk.failures]] = chunk.images
             return torch.from_numpy(images), chunk.failures
         pixels = np.stack([source.load(i, self.size) for i in rows])
         return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), {}
@@ -208,7 +208,7 @@ class _Part:
         self.start, self.features, self.thumbnails = start, features, thumbnails
         self.batches: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self.rows: list[int] = []  # indices of the readable images
-        self.places: list[int] = []  # their positions in the part
+        self.positions: list[int] = []  # of these images in the part
         self.jpegs: list[bytes] = []
         self.failures: dict[int, str] = {}
         self.count = 0
@@ -220,19 +220,19 @@ class _Part:
         self.batches.append((embeddings, features if self.features else None))
         index = batch.start
         for piece in pieces:
-            for place in range(len(piece.images)):
-                if place in piece.failures:
-                    self.failures[index] = piece.failures[place]
+            for position in range(len(piece.images)):
+                if position in piece.failures:
+                    self.failures[index] = piece.failures[position]
                 else:
                     self.rows.append(index)
-                    self.places.append(self.count)
-                    self.jpegs += piece.thumbnails[place : place + 1]
+                    self.positions.append(self.count)
+                    self.jpegs += piece.thumbnails[position : position + 1]
                 index, self.count = index + 1, self.count + 1
 
     def finish(
         self, source: ImageSource, labels: list[str] | None, metadata: dict[str, str]
     ) -> tuple[EmbeddingTable, list[str]]:
-        readable = torch.tensor(self.places, dtype=torch.int64)
+        readable = torch.tensor(self.positions, dtype=torch.int64)
         embeddings = torch.cat([each for each, _ in self.batches]).cpu()[readable]
         features = torch.cat([each for _, each in self.batches if each is not None]).cpu() if self.features else None
         table = EmbeddingTable(
