@@ -103,9 +103,9 @@ def _measure(results: Iterable[Result], measure: str) -> list[tuple[Result, floa
 
 def _describe_short(measure: str, epochs: int, cell: Cell) -> str:
     assert cell.experiment is not None
-    place, asked = (each.partition("@")[2] for each in (measure, cell.measure))
+    epoch, wanted = (each.partition("@")[2] for each in (measure, cell.measure))
     full = cell.experiment.settings.train.epochs
-    return f"epoch {place} of {epochs}, not {asked} of {full}" if place else f"{epochs} of {full} epochs"
+    return f"epoch {epoch} of {epochs}, not {wanted} of {full}" if epoch else f"{epochs} of {full} epochs"
 
 
 @dataclass(frozen=True)

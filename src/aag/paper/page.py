@@ -34,7 +34,7 @@ def write_pages(results: Path, out: Path, markdown: Path | None = None) -> list[
     if markdown and markdown.resolve() == out.resolve():
         raise AAGError(f"cannot write two pages to {out}; give two names")
     texts = {out: render_html(document, out)} | ({markdown: render_markdown(document, markdown)} if markdown else {})
-    with ExitStack() as stack:  # files are renamed into place when all are written
+    with ExitStack() as stack:  # files are renamed when all of them are written
         for path, text in texts.items():
             if path.is_dir():
                 raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
@@ -143,11 +143,11 @@ def make_lists(summary: Summary) -> dict[str, list[Text]]:
 def _table_section(found: TableResult) -> doc.Section:
     table = found.table
     rows = []
-    for place, row in enumerate(found.rows):
+    for number, row in enumerate(found.rows):
         first = row[0].cell
         tags = {"quoted": first.quoted, f"not ours {ELSEWHERE}": bool(first.elsewhere), "added by us": first.added}
         head: list[Text] = [first.row, *(join(Styled(tag, "tag")) for tag, shown in tags.items() if shown)]
-        words = [doc.Cell([text]) for text in table.texts[place : place + 1]]
+        words = [doc.Cell([text]) for text in table.texts[number : number + 1]]
         rows.append([doc.Cell(head), *map(_cell, row), *words])
     columns = ["", *table.columns, *filter(None, [table.text_column])]
     missing = bool(found.describe_open())
