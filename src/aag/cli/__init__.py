@@ -49,7 +49,12 @@ LOST_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a full dis
 
 
 def usage() -> str:
-    lines = ["usage: aag COMMAND [options]", "", "Image representations without labels, on one modest GPU.", ""]
+    lines = [
+        "usage: aag COMMAND [options]",
+        "",
+        "Train image encoders without labels, and use them: on a CPU, one GPU or several.",
+        "",
+    ]
     for title, commands in COMMANDS.items():
         lines += [f"{title}:", *(f"  aag {name:<11} {about}" for name, about in commands.items()), ""]
     return (
