@@ -55,7 +55,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, titl
         # Too many columns for this terminal: they become the rows.
         (first, names), *others = columns.items()
         columns = {first: [name for name, _ in others]}
-        columns |= {f"{name}\0{place}": [cells[place] for _, cells in others] for place, name in enumerate(names)}
+        columns |= {f"{name}\0{number}": [cells[number] for _, cells in others] for number, name in enumerate(names)}
         numeric, widths, fits = set(), dict.fromkeys(columns, SHORT + 1), True
     table = Table(title=title or None, title_justify="left")
     if not fits:  # no borders leave more room

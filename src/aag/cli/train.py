@@ -191,10 +191,10 @@ def split_options(arguments: Sequence[str], kind: type, repeatable: str = "") ->
 def peek(arguments: list[str], wanted: str) -> str | None:
     """Return the value of an option before the other options are known; None if it is not given."""
     found = None
-    for place, word in enumerate(arguments):
+    for position, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         if name == wanted:
-            found = value if equals else (arguments[place + 1] if place + 1 < len(arguments) else "")
+            found = value if equals else (arguments[position + 1] if position + 1 < len(arguments) else "")
     return found
 
 
@@ -239,8 +239,8 @@ def _print_summary(result: TrainResult, request: Request, say: Printer) -> None:
     if not dataset:
         say(f"  aag search {path} {images} QUERY.jpg     # also dedupe, cluster, label, export")
     if dataset and dataset.bundled:
-        own = load_method(settings.method) is not methods()["aag"]
-        method = f" --method {settings.method}" if own else ""
-        whole = f"{method}   # with its own recipe" if own else " --recipe paper   # the paper's AAG"
+        is_other_method = load_method(settings.method) is not methods()["aag"]
+        method = f" --method {settings.method}" if is_other_method else ""
+        setup = f"{method}   # with its own recipe" if is_other_method else " --recipe paper   # the paper's AAG"
         say(f"  aag train --data FOLDER{method}     # your own images, no labels needed")
-        say(f"  aag train --data cifar10{whole}; aag data fetch cifar10 first")
+        say(f"  aag train --data cifar10{setup}; aag data fetch cifar10 first")
