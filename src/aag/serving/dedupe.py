@@ -56,7 +56,7 @@ def find_duplicates(
     path.
     """
     if not 0 < threshold <= 1:
-        raise AAGError(f"--threshold {threshold} is not above 0 and at most 1")
+        raise AAGError(f"--threshold {threshold} is out of range; use a number above 0 and at most 1")
     labels = connect_similar(table.embeddings.to(device), threshold)
     order = np.argsort(labels, kind="stable")
     starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
