@@ -66,7 +66,7 @@ def uniformity(embeddings: Tensor) -> float:
     x = check_features("health", embeddings)
     n = len(x)
     if n < 2:
-        raise AAGError("uniformity needs at least two embeddings")
+        raise AAGError(f"uniformity needs at least two embeddings, not {n}")
     kernel = (4 * (x @ x.T - 1)).exp()  # ‖x − y‖² = 2 − 2 cos
     return float(((kernel.sum(dtype=torch.float64) - kernel.diagonal().sum(dtype=torch.float64)) / (n * (n - 1))).log())
 

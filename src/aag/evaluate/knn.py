@@ -86,7 +86,9 @@ def knn_predict(
     test = unit_rows(test_features.to(device))
     scores = torch.empty(len(test), len(columns), device=device)
     if leave_one_out and (len(train) < 2 or len(test) != len(train)):
-        raise AAGError(f"leave-one-out needs the same two or more rows twice, got {len(train)} and {len(test)}")
+        raise AAGError(
+            f"leave-one-out needs the training rows, at least two, as test rows; got {len(train)} and {len(test)} rows"
+        )
     for rows, cosine, index in find_neighbours(train, test, min(k + leave_one_out, len(train))):
         if leave_one_out:
             is_self = index == torch.arange(rows.start, rows.stop, device=device)[:, None]

@@ -57,7 +57,9 @@ class NeighbourAAG(AAG):
         super().setup(context)
         count, images = self.settings.neighbours, context.images
         if count >= images:
-            raise AAGError(f"--neighbours {count} of an image need at least {count + 1} images, not {images}")
+            raise AAGError(
+                f"--neighbours {count} of an image need at least {count + 1} images, not {images}; use a smaller number"
+            )
         self.first_epoch = round(self.settings.neighbour_start * context.train.epochs)
         self.bank = Bank(images, context.encoder.embedding_dim, self.settings.bank_momentum, context.train.seed)
         self.register_buffer("weight", torch.zeros(()))

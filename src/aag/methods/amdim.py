@@ -65,7 +65,8 @@ class Shifted(Augmentation):
 
     def plain_views(self, images: Tensor, rng_key: Tensor) -> Tensor:
         if self.pixels >= min(images.shape[2:]):
-            raise AAGError(f"--shift {self.pixels} is too large for images of {images.shape[3]}×{images.shape[2]}")
+            size, most = f"{images.shape[3]}×{images.shape[2]}", min(images.shape[2:]) - 1
+            raise AAGError(f"--shift {self.pixels} is too large for images of {size}; use at most {most}")
         u = uniforms(rng_key, FIRST_SLOT + 3)[:, FIRST_SLOT:].double()
         shift = torch.floor(u[:, :2] * (2 * self.pixels + 1)).long() - self.pixels  # [B, 2]
         shift *= (u[:, 2:] < self.probability).long()
@@ -142,7 +143,7 @@ class AMDIM(Method):
     def setup(self, context: MethodContext) -> None:
         if not isinstance(context.encoder.backbone, AMDIMNet):
             network = context.encoder.spec.network
-            raise AAGError(f"--method amdim compares maps that only --network amdim has, not {network}")
+            raise AAGError(f"--method amdim compares maps that {network} does not have; use --network amdim")
         check_no_head(self, context.encoder)
         self.images, self.seed = context.images, context.train.seed
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))

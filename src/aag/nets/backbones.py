@@ -44,7 +44,8 @@ def build_backbone(spec: EncoderSpec) -> Backbone:
     match name:
         case "amdim":
             if spec.image_size != 32:
-                raise AAGError(f"the network amdim takes images of 32×32, not {spec.image_size}×{spec.image_size}")
+                size = f"{spec.image_size}×{spec.image_size}"
+                raise AAGError(f"the network amdim takes images of 32×32, not {size}; use --image-size 32")
             module = AMDIMNet(2 * width, 16 * width, spec.depth or 3)
         case "resnet18" | "resnet50":
             module = (resnet18 if name == "resnet18" else resnet50)(width)

@@ -205,7 +205,7 @@ def _check_knn_every(every: int, chosen: list[tuple[str, Entry, Experiment]], sc
         short = experiment.shorten(scale)
         for epoch in _knn_epochs(_shorten_all(entry.measures, short, experiment)):
             if epoch != short.settings.train.epochs and (not every or epoch % every):
-                raise AAGError(f"--knn-every {every} skips epoch {epoch}, which {part} shows")
+                raise AAGError(f"--knn-every {every} skips epoch {epoch}, which {part} shows; leave it out")
 
 
 def _shorten_all(measures: Iterable[str], short: Experiment, full: Experiment) -> list[str]:

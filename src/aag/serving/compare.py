@@ -22,7 +22,7 @@ def compare_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
     All rows have the same keys; a number that a run does not have is None.
     """
     if len(runs) < 2:
-        raise AAGError("a comparison needs at least two runs")
+        raise AAGError(f"a comparison needs at least two runs, not {len(runs)}")
     settings = [flatten(run.settings()) for run in runs]
     names = dict.fromkeys(name for flat in settings for name in flat)
     differing = [name for name in names if any(flat.get(name) != settings[0].get(name) for flat in settings)]

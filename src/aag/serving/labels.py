@@ -102,7 +102,7 @@ def read_labels(path: Path, table: EmbeddingTable) -> dict[int, str]:
         if row is None:
             missing.append(each["path"])
         elif examples.setdefault(row, label) != label:
-            raise AAGError(f"{path} has two labels for {each['path']}: {examples[row]!r} and {label!r}")
+            raise AAGError(f"{path} has two labels for {each['path']}: {examples[row]!r} and {label!r}; remove one")
     if missing:
         count = pluralize(len(missing), "path")
         raise AAGError(f"{path}: {count} not among the images, first {missing[0]!r}; write paths inside the folder")

@@ -266,7 +266,7 @@ def _check_plan(plan: Plan, sets: TrainTestSets | None, backbone: nn.Module | No
     if plan.settings.data.start_early and sets:
         raise AAGError("start_early is for images that are decoded from files; leave it out")
     if plan.settings.data.start_early and plan.minutes:
-        raise AAGError("--start-early cannot measure the speed while images are decoded; give --epochs")
+        raise AAGError("--minutes cannot measure the speed while --start-early decodes images; give --epochs")
 
 
 def describe_choices(choices: Sequence[Choice]) -> list[str]:
