@@ -82,9 +82,9 @@ def run(arguments: list[str]) -> int:
 
 def parse_train(arguments: list[str]) -> Request:
     """Parse a command line. Data, recipe and method come first: they decide the other options and their defaults."""
-    data = tidy_source(peek(arguments, "--data") or DataSettings.source)
-    wanted = peek(arguments, "--recipe") or "auto"
-    recipe, method = choose_recipe(wanted, data, peek(arguments, "--method"))
+    data = tidy_source(peek_option(arguments, "--data") or DataSettings.source)
+    wanted = peek_option(arguments, "--recipe") or "auto"
+    recipe, method = choose_recipe(wanted, data, peek_option(arguments, "--method"))
     base = recipe_settings(recipe, data, method)
     execution = Execution.for_recipe(recipe, base)
     about = (
@@ -188,7 +188,7 @@ def split_options(arguments: Sequence[str], kind: type, repeatable: str = "") ->
     return [*own, *([repeatable, *joined] if joined else [])], others
 
 
-def peek(arguments: list[str], wanted: str) -> str | None:
+def peek_option(arguments: list[str], wanted: str) -> str | None:
     """Return the value of an option before the other options are known; None if it is not given."""
     found = None
     for position, word in enumerate(arguments):

@@ -31,7 +31,7 @@ from aag.nets.kernel_context import KernelContext
 from aag.nets.layers import ConvNorm
 from aag.nets.resnet import Bottleneck, ResNet
 
-VARIABLE = "AAG_WHOLE_BLOCKS"
+WHOLE_BLOCKS_VARIABLE = "AAG_WHOLE_BLOCKS"
 # A block is computed here if it has this many rows per input channel of a 1×1 convolution. With fewer, the float32
 # matrices of the weights' size that are written and read cost as much as is saved.
 ROWS_PER_INPUT = 16
@@ -42,7 +42,7 @@ WIDE_ROWS = 64
 
 def can_fuse(resnet: ResNet) -> bool:
     """Return whether the kernels here compute the blocks of `resnet`: bottlenecks, each batch norm over all rows."""
-    if os.environ.get(VARIABLE) != "1" or is_distributed():
+    if os.environ.get(WHOLE_BLOCKS_VARIABLE) != "1" or is_distributed():
         return False
     return all(isinstance(block, Bottleneck) and _is_regular(block) for block in resnet.blocks)
 

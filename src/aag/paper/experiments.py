@@ -10,7 +10,7 @@ from typing import Any
 from aag.errors import AAGError
 from aag.training import RunSettings, choose_recipe, recipe_settings, run_name
 
-EMPTY = "–"  # a cell that the paper leaves empty
+EMPTY_CELL = "–"  # the paper leaves it empty
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def make_experiment(data: str, recipe: str = "auto", method: str | None = None, 
 
 
 def _cell(table: dict[str, Any], row: dict[str, Any], column: dict[str, Any], number: Any) -> Cell:
-    empty, elsewhere = number == EMPTY, row.get("elsewhere", "")
+    empty, elsewhere = number == EMPTY_CELL, row.get("elsewhere", "")
     own = row.get("cells", {}).get(column["name"], {})
     options = {**table.get("settings", {}), **column.get("settings", {}), **row.get("settings", {}), **own}
     if "suffix" in row:

@@ -111,7 +111,7 @@ class Batches:
         _, order, ordered = self._order
         if in_dry_run():
             self._order = None
-        position = self._places(chunk, order)
+        position = self._positions(chunk, order)
         index = order[position]
         if self._reader:
             images = self._reader.read(index, self._next_index(epoch, chunk, order, ordered))
@@ -129,7 +129,7 @@ class Batches:
         block = self.decoding.block if self.decoding and epoch == 0 else None
         return permutation(self.seed, epoch, len(self.images), self.images.device, block=block)
 
-    def _places(self, chunk: int, order: Tensor) -> Tensor:
+    def _positions(self, chunk: int, order: Tensor) -> Tensor:
         """Return the positions of a chunk in the epoch's order. The last chunk wraps around: all have one shape."""
         first = torch.arange(chunk * self.per_chunk, (chunk + 1) * self.per_chunk, device=order.device)
         within = torch.arange(self.share_size, device=order.device) + rank() * self.share_size
@@ -145,8 +145,8 @@ class Batches:
         if self.decoding and not self.decoding.is_ready(self.rows_needed(epoch + is_last, following_step)):
             return None
         if not is_last:
-            return order[self._places(chunk + 1, order)]
+            return order[self._positions(chunk + 1, order)]
         if ordered:
             return None
         following = self._shuffle(epoch + 1)
-        return following[self._places(0, following)]
+        return following[self._positions(0, following)]

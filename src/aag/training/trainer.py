@@ -122,7 +122,7 @@ class Trainer(Engine):
     def _fit(self) -> bool:
         resumed = self._resume()
         self._notify("on_start")
-        if self.progress.epoch < self.settings.epochs and not self._start():
+        if self.progress.epoch < self.settings.epochs and not self._compile():
             return False
         if not resumed:
             self._notify("on_epoch")
@@ -131,7 +131,7 @@ class Trainer(Engine):
             self.saver.restart_clock()
         while self.progress.epoch < self.settings.epochs:
             try:
-                if any_process(self._must_stop())[0] or not self._epoch():
+                if any_process(self._must_stop())[0] or not self._train_epoch():
                     self._save()
                     self.raise_decoding_failure()
                     return False
@@ -144,7 +144,7 @@ class Trainer(Engine):
             self._warn(repaired)
         return True
 
-    def _start(self) -> bool:
+    def _compile(self) -> bool:
         """Compile, and log the runtime. Return False if stopped before the first images were decoded."""
         if any_process(not self._wait_for_images())[0]:
             self.raise_decoding_failure()
@@ -158,7 +158,7 @@ class Trainer(Engine):
         self.log({"kind": "start", **where, **about})
         return True
 
-    def _epoch(self) -> bool:
+    def _train_epoch(self) -> bool:
         """Train from the current step to the end of the epoch. Return False if a stop was requested before that."""
         settings, progress, steps = self.settings, self.progress, self.steps_per_epoch
         device = self.runtime.device
