@@ -40,10 +40,10 @@ class AAGSettings(MultiViewSettings):
     temperature: Temperature = 0.1
     """τ: cosine similarities are divided by it."""
     auxiliary: Literal["autoaugment", "randaugment", "basic", "none"] = "autoaugment"
-    """The third view. basic: three basic views; none: two basic views only."""
+    """Augmentation of the third view. basic: three basic views; none: two basic views only."""
     auxiliary_crop: Literal["auto", "resized", "padded", "none"] = "auto"
-    """Before the policy: resized (random resized crop and flip), padded (shift and flip) or none. auto: none on SVHN,
-    else resized."""
+    """Crop of an auxiliary view, before its policy: resized (random resized crop and flip), padded (shift and flip) or
+    none. auto: none on SVHN, else resized."""
     policy: Literal["auto", "cifar10", "svhn", "imagenet"] = "auto"
     """AutoAugment policy. auto: svhn on SVHN, else cifar10."""
     rand_n: Annotated[int, Range(at_least=1, at_most=16)] = 2

@@ -25,7 +25,7 @@ class MethodSettings(Settings):
     """A method's own settings. A method's file subclasses this; each field becomes an option of `aag train`."""
 
     basic: BasicPreset = "paper"
-    """Preset of the basic augmentation; crop leaves colours alone."""
+    """Preset of the basic augmentation. paper: AAG's; isif, simclr, amdim: these methods'; crop: crop and flip."""
     flip: bool = True
     """Flip images left to right at random. Turn off for digits and text."""
     min_crop: Annotated[Annotated[float, Range(above=0, at_most=1)] | None, AddedLater] = None

@@ -109,5 +109,5 @@ def check_model(table: EmbeddingTable, embedder: Embedder, file: Path) -> Embedd
         raise AAGError(f"{file} was made by another model ({network}, {made_by}); run aag embed with this model")
     if width != embedder.encoder.embedding_dim:
         wanted = embedder.encoder.embedding_dim
-        raise AAGError(f"{file} has {width} dimensions, not {wanted} as this model; run aag embed with this model")
+        raise AAGError(f"{file} has {width} dimensions, this model {wanted}; run aag embed with this model")
     return table
