@@ -1,4 +1,4 @@
-"""AAG: image representations without labels, on one modest GPU, with small batches.
+"""AAG: train image encoders without labels, with small batches or large ones, on a CPU, one GPU or several.
 
     import aag
 

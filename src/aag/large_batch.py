@@ -23,18 +23,17 @@ from torch.autograd.function import once_differentiable
 from aag.kernels import in_dry_run
 from aag.losses import check_embeddings, unit_rows
 
-DENSE_BYTES = 2**30  # `is_large` above this
+DENSE_BYTES = 2**30  # similarities that need more memory are computed in blocks
 DENSE_MATRICES = 18  # [n, n], at the peak of Algorithm 1 with three views: `python tools/measure_loss_memory.py`
 
 Pair = tuple[int, int]  # the view of the rows, the view of the columns
-Logs = tuple[tuple[Pair, ...], ...]  # the blocks of negatives that share each log
-
+Logs = tuple[tuple[Pair, ...], ...]  # for each log Σ e^s: the blocks of negatives in its sum
 
 X, Y = 0, 1  # the basic views; auxiliary views follow them
 
 
 class PositivePair(NamedTuple):
-    """A positive pair and its logs: weight · Σ_logs −log(e^s⁺ / Σ e^s⁻), the mean over all images."""
+    """A positive pair's term of the loss: weight · Σ_logs −log(e^s⁺ / Σ e^s⁻), its mean over all images."""
 
     views: Pair  # (X, Y): row i of x with row i of y
     logs: Logs  # negatives of each log; ((X, X), (X, Y)): row i of x with rows j ≠ i of x and of y
@@ -61,8 +60,8 @@ class Contrast(NamedTuple):
     loss: Tensor  # scalar, as are the others
     parts: tuple[Tensor, ...]  # the loss of each positive pair, without its weight
     positive_gradient: Tensor  # ∂L/∂s⁺ of the first pair, without its weight; −1 for each log without the positive
-    positive: Tensor  # cosine of the first pair's two views of one image
-    negative: Tensor  # and of two images
+    positive: Tensor  # mean cosine of the first pair's views of the same image
+    negative: Tensor  # mean cosine of the first pair's views of different images
     images: int  # in the global batch
 
 
@@ -85,7 +84,7 @@ def contrast(
     """Contrast views x, y and any auxiliary ones, each [n, d], in blocks of chunk × chunk similarities.
 
     `keep_positive` adds the positive to every denominator. `sigma` weighs positives as `aag.losses.dclw` does.
-    `one_way`: similarities with an auxiliary view move only that view.
+    `one_way`: similarities with an auxiliary view have a gradient on that view only.
 
     With `group`, the tensors are this process's rows; all processes must pass the same number. Each gets the loss of
     the global batch. If all call its backward with the same gradient, each gets ∂(global loss)/∂(own rows), without a
@@ -99,29 +98,30 @@ def contrast(
     logs = tuple(log for pair in pairs for log in pair.logs)
     log_sums = iter(_LogSums.apply(torch.stack(units) * temperature**-0.5, logs, one_way, chunk, group))
 
-    sums = []  # over this process's images: each pair's loss, then what is logged
+    sums = []  # each pair's loss, summed over this process's images
     for number, pair in enumerate(pairs):
         a, b = pair.views
-        fixed = one_way and a > Y >= b
-        cosine = (units[a] * (units[b].detach() if fixed else units[b])).sum(dim=1)
+        detach_b = one_way and a > Y >= b
+        cosine = (units[a] * (units[b].detach() if detach_b else units[b])).sum(dim=1)
         positive = cosine / temperature
         weighted = positive if sigma is None else positive * _distance_weights(cosine.detach(), sigma, n, group)
-        loss = on_positive = torch.zeros_like(positive)
+        loss = positive_gradient = torch.zeros_like(positive)
         for _ in pair.logs:
             log_negatives = next(log_sums)
             log_all = torch.logaddexp(log_negatives, positive) if keep_positive else log_negatives
             loss = loss + log_all - weighted
-            on_positive = on_positive - (log_negatives - log_all).exp()  # their share of the denominator
+            positive_gradient = positive_gradient - (log_negatives - log_all).exp()  # the negatives' share
         sums.append(loss.sum())
         if number == 0:
-            statistics = [on_positive.sum()[None], cosine.sum()[None], units[a].sum(dim=0), units[b].sum(dim=0)]
-    totals = _SumOverProcesses.apply(torch.cat([torch.stack(sums), *(v.detach() for v in statistics)]), group)
-    means, *rest = totals.split([len(pairs), *map(len, statistics)])
-    on_positive, positive, x, y = (v.detach() for v in rest)
+            # Sums that give what is logged: the mean gradient, and the mean cosines of positives and negatives.
+            logged = [positive_gradient.sum()[None], cosine.sum()[None], units[a].sum(dim=0), units[b].sum(dim=0)]
+    totals = _SumOverProcesses.apply(torch.cat([torch.stack(sums), *(v.detach() for v in logged)]), group)
+    means, *rest = totals.split([len(pairs), *map(len, logged)])
+    positive_gradient, positive, x, y = (v.detach() for v in rest)
     negative = ((x * y).sum() - positive[0]) / (n * (n - 1))
     means = means / n
     loss = torch.stack([pair.weight * mean for pair, mean in zip(pairs, means, strict=True)]).sum()
-    return Contrast(loss, means.detach().unbind(), on_positive[0] / n, positive[0] / n, negative, n)
+    return Contrast(loss, means.detach().unbind(), positive_gradient[0] / n, positive[0] / n, negative, n)
 
 
 def _distance_weights(cosine: Tensor, sigma: float, n: int, group: dist.ProcessGroup | None) -> Tensor:
@@ -152,11 +152,12 @@ class _LogSums(torch.autograd.Function):
     def forward(
         ctx: Any, own: Tensor, logs: Logs, one_way: bool, chunk: int, group: dist.ProcessGroup | None
     ) -> Tensor:
-        sums = own.new_full((len(logs), own.shape[1]), -torch.inf, dtype=torch.float64)  # else blocks' roundings add up
-        for step, visitor in enumerate(_ring_tensors(own, group)):
+        # In float64: in float32, the rounding errors of many blocks would add up.
+        sums = own.new_full((len(logs), own.shape[1]), -torch.inf, dtype=torch.float64)
+        for step, received in enumerate(_ring_tensors(own, group)):
             for rows, columns in _blocks(own.shape[1], chunk):
                 for a, b in sorted({pair for log in logs for pair in log}):
-                    s = _similarities(own[a, rows], visitor[b, columns], step == 0 and rows == columns)
+                    s = _similarities(own[a, rows], received[b, columns], step == 0 and rows == columns)
                     log_sum = s.logsumexp(dim=1).double()
                     for t in _logs_with(logs, a, b):
                         sums[t, rows] = torch.logaddexp(sums[t, rows], log_sum)
@@ -171,31 +172,33 @@ class _LogSums(torch.autograd.Function):
         own, sums = ctx.saved_tensors
         logs, one_way, chunk, group = ctx.settings
         result = torch.zeros_like(own)
-        meetings = sorted({p for log in logs for pair in log for p in (pair, pair[::-1])})
+        pairs = sorted({p for log in logs for pair in log for p in (pair, pair[::-1])})
         if one_way:
-            meetings = [(a, b) for a, b in meetings if not a <= Y < b]
-        travelling = torch.cat([v.flatten() for v in (own, sums, gradient)])
-        for step, visit in enumerate(_ring_tensors(travelling, group)):
-            parts = visit.split([own.numel(), sums.numel(), sums.numel()])
-            visitor, visitor_sums, visitor_gradient = parts[0].view_as(own), *(v.view_as(sums) for v in parts[1:])
+            pairs = [(a, b) for a, b in pairs if not a <= Y < b]
+        packed = torch.cat([v.flatten() for v in (own, sums, gradient)])
+        for step, message in enumerate(_ring_tensors(packed, group)):
+            parts = message.split([own.numel(), sums.numel(), sums.numel()])
+            received, received_sums, received_gradient = parts[0].view_as(own), *(v.view_as(sums) for v in parts[1:])
             for rows, columns in _blocks(own.shape[1], chunk):
-                for a, b in meetings:
-                    s = _similarities(own[a, rows], visitor[b, columns], step == 0 and rows == columns)
+                for a, b in pairs:
+                    s = _similarities(own[a, rows], received[b, columns], step == 0 and rows == columns)
                     as_anchor = [(sums[t, rows, None], gradient[t, rows, None]) for t in _logs_with(logs, a, b)]
                     as_negative = [
-                        (visitor_sums[t, columns], visitor_gradient[t, columns]) for t in _logs_with(logs, b, a)
+                        (received_sums[t, columns], received_gradient[t, columns]) for t in _logs_with(logs, b, a)
                     ]
-                    on_s = reduce(Tensor.add_, ((s - log_sum).exp_().mul_(g) for log_sum, g in as_anchor + as_negative))
-                    result[a, rows].addmm_(on_s, visitor[b, columns])
+                    terms = ((s - log_sum).exp_().mul_(g) for log_sum, g in as_anchor + as_negative)
+                    s_gradient = reduce(Tensor.add_, terms)
+                    result[a, rows].addmm_(s_gradient, received[b, columns])
         return result, None, None, None, None
 
 
 def _logs_with(logs: Logs, a: int, b: int) -> list[int]:
-    """Return the numbers of the logs in which rows of view a meet columns of view b."""
+    """Return the indices of the logs that sum over rows of view a and columns of view b."""
     return [t for t, log in enumerate(logs) if (a, b) in log]
 
 
 def _blocks(n: int, chunk: int) -> Iterator[tuple[slice, slice]]:
+    """Return the (rows, columns) of all blocks of an [n, n] matrix."""
     parts = [slice(start, min(start + chunk, n)) for start in range(0, n, chunk)]
     return ((rows, columns) for rows in parts for columns in parts)
 
@@ -214,17 +217,18 @@ def _ring_tensors(own: Tensor, group: dist.ProcessGroup | None) -> Iterator[Tens
         yield own
         return
     rank, world = dist.get_rank(group), dist.get_world_size(group)
-    behind, ahead = (dist.get_global_rank(group, (rank + step) % world) for step in (-1, 1))
+    previous_rank, next_rank = (dist.get_global_rank(group, (rank + step) % world) for step in (-1, 1))
     by_gloo = f"{own.device.type}:gloo" in dist.get_backend_config(group)
-    here = (own.cpu() if by_gloo else own).contiguous()  # gloo sends from host memory only
+    current = (own.cpu() if by_gloo else own).contiguous()  # gloo sends from host memory only
     for step in range(world):
         last = step == world - 1
         if not last:
-            arriving = torch.empty_like(here)
-            moves = [dist.P2POp(dist.isend, here, ahead, group), dist.P2POp(dist.irecv, arriving, behind, group)]
-            works = dist.batch_isend_irecv(moves)
-        yield here.to(own.device)
+            incoming = torch.empty_like(current)
+            send = dist.P2POp(dist.isend, current, next_rank, group)
+            receive = dist.P2POp(dist.irecv, incoming, previous_rank, group)
+            requests = dist.batch_isend_irecv([send, receive])
+        yield current.to(own.device)
         if not last:
-            for work in works:
-                work.wait()
-            here = arriving
+            for request in requests:
+                request.wait()
+            current = incoming

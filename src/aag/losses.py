@@ -173,9 +173,9 @@ def components_from_similarities(s: Similarities, keep_positive: bool, hard_nega
     for auxiliary in chain.from_iterable(zip(s.zx, s.zy, strict=True)):
         # Two logs, without z–z and x–x negatives: auxiliary views are noisy.
         positive, negatives = auxiliary.diagonal(), others(auxiliary)
-        forth = _log_ratio(positive, negatives, keep_positive, hard_negatives)
-        back = _log_ratio(positive, negatives.T, keep_positive, hard_negatives)
-        parts.append(Component(*(f + b for f, b in zip(forth, back, strict=True))))
+        from_z = _log_ratio(positive, negatives, keep_positive, hard_negatives)  # rows of z are the anchors
+        from_basic = _log_ratio(positive, negatives.T, keep_positive, hard_negatives)
+        parts.append(Component(*(a + b for a, b in zip(from_z, from_basic, strict=True))))
     return parts
 
 

@@ -194,5 +194,5 @@ def test_positions_keep_their_order(encoder, photographs):
 def test_what_it_cannot_do_is_named():
     with pytest.raises(AAGError, match="at least two"):
         predict(torch.ones(1, 3), torch.ones(1, 2, 3))
-    with pytest.raises(AAGError, match="only --network amdim"):
+    with pytest.raises(AAGError, match="use --network amdim"):
         amdim(make_encoder())

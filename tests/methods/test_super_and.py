@@ -5,7 +5,7 @@ import torch
 from making import make_encoder, make_method
 from torch.nn.functional import normalize
 
-from aag.methods.super_and import SuperAND, profile_cosines
+from aag.methods.super_and import SuperAND, bank_similarity_cosines
 from aag.settings import TrainSettings
 
 N, TAU = 15, 0.1
@@ -70,7 +70,7 @@ def test_weight_of_the_entropy_grows_within_each_round(method):
 def test_cosines_by_the_small_product_are_those_of_all_similarities(method):
     v = normalize(views().flatten(0, 1), dim=1)
     profiles = normalize(v @ method.bank.rows.T, dim=1)
-    assert torch.allclose(profile_cosines(v, method.bank.rows), profiles @ profiles.T)
+    assert torch.allclose(bank_similarity_cosines(v, method.bank.rows), profiles @ profiles.T)
 
 
 def test_a_step_of_the_whole_remembers_the_second_view(method, photographs):

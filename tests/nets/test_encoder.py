@@ -171,7 +171,7 @@ def test_settings_resolve_once(network, head, width):
         ({"width": 8.0}, "width must be a whole number"),
         ({"embedding": True}, "embedding must be a whole number"),
         ({"bn_group_size": -1}, "--bn-group-size must be at least 0, not -1"),
-        ({"bn_group_size": 1}, "leaves batch norm nothing to compare"),
+        ({"bn_group_size": 1}, "makes groups of one image"),
         ({"network": 18}, "--network must be text, not 18"),
         ({"head": None}, "--head must be one of auto, linear, mlp, none, not None"),
         ({"std": (0.2, 0.0, 0.2)}, "std must be one positive number per channel"),

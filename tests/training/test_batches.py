@@ -7,7 +7,7 @@ from aag.augment import Augmentation, keys, permutation
 from aag.methods import Method
 from aag.methods.aag import AAG
 from aag.training.batches import Batches
-from aag.training.reading import HostReader
+from aag.training.prefetch import HostReader
 
 
 class Keys(Augmentation):

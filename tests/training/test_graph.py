@@ -33,7 +33,7 @@ def test_memsets_are_replaced_only_where_tested(
 def test_turned_off_it_leaves_the_graph_alone_and_logs_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(graph.VARIABLE, "0")
+    monkeypatch.setenv(graph.REPLACE_MEMSETS_VARIABLE, "0")
     graph._tested_driver.cache_clear()
     with caplog.at_level(logging.INFO, "aag.training"):
         for _ in range(2):

@@ -84,7 +84,7 @@ def test_the_ends_of_the_ranges_are_allowed():
     [
         ({"epochs": 10, "rounds": 3}, "10 epochs cannot be divided into 3 rounds; use --epochs 9"),
         ({"bn_group_size": 48}, "batch size 128 is not a multiple of --bn-group-size 48"),
-        ({"bn_group_size": 1}, "leaves batch norm nothing to compare"),
+        ({"bn_group_size": 1}, "makes groups of one image"),
         ({"decay_at": (0.5, 1.5)}, "--decay-at takes fractions of the epochs"),
         ({"decay_by": (0.1, 0.5, 0.5)}, "--decay-by has 3 factors for 2 drops (--decay-at 0.6 0.8); give one"),
         ({"decay_by": (0.1, -0.5)}, "--decay-by takes factors of at least 0, not 0.1 -0.5"),

@@ -25,7 +25,7 @@ from aag.errors import AAGError
 from aag.runs import Run
 from aag.settings import from_json, to_json
 from aag.training import Callback, DataSettings, batches, checkpoint
-from aag.training.reading import HostReader
+from aag.training.prefetch import HostReader
 
 COUNT, BLOCK, BATCH = 72, 16, 8
 CHUNK_PIXELS = 8 * 2 * BATCH * 16 * 16  # on a CPU an eighth of it: 2 batches

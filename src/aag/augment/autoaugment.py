@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aag import kernels
-from aag.augment.base import Augmentation, Positive, check_name, to_dtype, to_uint8
+from aag.augment.base import Augmentation, PositiveInt, check_name, to_dtype, to_uint8
 from aag.augment.ops import OPS, apply_ops
 from aag.augment.policies import POLICIES, SubPolicy
 from aag.errors import AAGError
@@ -91,9 +91,9 @@ class RandAugment(OpPolicy):
     With 31 bins, magnitude 10 is a third of each operation's range; with `bins=11`, it is the whole range.
     """
 
-    n: Annotated[int, Range(at_least=1, at_most=16)] = 2  # the image has 32 random numbers for them
+    n: Annotated[int, Range(at_least=1, at_most=16)] = 2  # each image has 32 random numbers, two per operation
     magnitude: Annotated[int, Range(at_least=0)] = 10
-    bins: Positive = 31
+    bins: PositiveInt = 31
 
     def __post_init__(self) -> None:
         check_fields(self, spell=str)

@@ -15,7 +15,7 @@ from aag.errors import AAGError, describe
 from aag.rng import uniforms
 from aag.settings import Range, check_fields
 
-FIRST_SLOT = 32  # of the crop's random numbers; the policy has those before it
+FIRST_SLOT = 32  # first slot of the crop's random numbers; the policy uses the slots before it
 
 
 @dataclass(frozen=True)

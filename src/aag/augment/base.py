@@ -14,7 +14,7 @@ from aag.rng import keys
 from aag.settings import Range
 
 Probability = Annotated[float, Range(at_least=0, at_most=1)]
-Positive = Annotated[int, Range(at_least=1)]
+PositiveInt = Annotated[int, Range(at_least=1)]
 Side = Annotated[int, Range(at_least=1, at_most=2**16)]  # in pixels
 
 

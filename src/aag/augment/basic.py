@@ -7,7 +7,16 @@ import torch
 from torch import Tensor
 
 from aag import kernels
-from aag.augment.base import Augmentation, Positive, Probability, Side, apply_masked, check_name, check_range, to_dtype
+from aag.augment.base import (
+    Augmentation,
+    PositiveInt,
+    Probability,
+    Side,
+    apply_masked,
+    check_name,
+    check_range,
+    to_dtype,
+)
 from aag.augment.colour import ORDERS, blur, grayscale, jitter
 from aag.augment.geometry import crop_boxes, resample
 from aag.augment.threads import split_over_threads
@@ -36,7 +45,7 @@ class BasicAugment(Augmentation):
     flip: Probability = 0.5
     blur: Probability = 0.5
     blur_sigma: tuple[float, float] = (0.1, 2.0)  # pixels
-    blur_kernel: Positive = 3  # width in pixels, odd
+    blur_kernel: PositiveInt = 3  # width in pixels, odd
 
     def __post_init__(self) -> None:
         for name in ("scale", "ratio", "blur_sigma"):

@@ -83,7 +83,7 @@ def _apply_op(name: str, images: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def _apply_ops_statically(op: Tensor, images: Tensor, magnitude: Tensor) -> Tensor:
-    """Apply them with static shapes and no branch on a value, so that it compiles and never synchronises a GPU."""
+    """Do what `apply_ops` does, with static shapes and no branch on a value, so that a GPU is never synchronised."""
     chosen = {name: op == number for number, name in enumerate(OPS)}
 
     table = _levels(images).to(torch.uint8).expand(len(images), images.shape[1], 256)
@@ -177,7 +177,7 @@ def _equalize(images: Tensor, _: Tensor) -> Tensor:
     return torch.where(step > 0, equalized.clamp(max=255), _levels(images)).to(torch.uint8)
 
 
-# This and the next two are read-only: the kernel would not see a change.
+# TABLES, BLENDS and MATRICES are read-only: the Triton kernel would ignore a change.
 TABLES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType({
     "Brightness": _brightness, "Contrast": _contrast, "Posterize": _posterize, "Solarize": _solarize,
     "AutoContrast": _auto_contrast, "Equalize": _equalize, "Invert": _invert,
@@ -221,7 +221,8 @@ BLENDS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({"Color": _g
 # --- affine maps: float64 [B, 6] -------------------------------------------------------------------------------------
 
 
-def _rows(magnitude: Tensor, *entries: float | Tensor) -> Tensor:
+def _stack_entries(magnitude: Tensor, *entries: float | Tensor) -> Tensor:
+    """Return affine maps, float64 [B, 6], from their six entries: numbers, or tensors [B]."""
     return torch.stack(
         [torch.as_tensor(e, dtype=torch.float64, device=magnitude.device).expand_as(magnitude) for e in entries], 1
     )
@@ -232,14 +233,14 @@ def _rotate(degrees: Tensor, height: int, width: int) -> Tensor:
     # 15 decimals, so that a quarter turn has a cosine of exactly 0
     cos, sin = torch.round(torch.cos(angle), decimals=15), torch.round(torch.sin(angle), decimals=15)
     x, y = width / 2, height / 2
-    return _rows(degrees, cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y)
+    return _stack_entries(degrees, cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y)
 
 
 MATRICES: Mapping[str, Callable[[Tensor, int, int], Tensor]] = MappingProxyType({
-    "ShearX": lambda slope, height, width: _rows(slope, 1, slope, 0, 0, 1, 0),
-    "ShearY": lambda slope, height, width: _rows(slope, 1, 0, 0, slope, 1, 0),
-    "TranslateX": lambda pixels, height, width: _rows(pixels, 1, 0, torch.floor(pixels + 0.5), 0, 1, 0),
-    "TranslateY": lambda pixels, height, width: _rows(pixels, 1, 0, 0, 0, 1, torch.floor(pixels + 0.5)),
+    "ShearX": lambda slope, height, width: _stack_entries(slope, 1, slope, 0, 0, 1, 0),
+    "ShearY": lambda slope, height, width: _stack_entries(slope, 1, 0, 0, slope, 1, 0),
+    "TranslateX": lambda pixels, height, width: _stack_entries(pixels, 1, 0, torch.floor(pixels + 0.5), 0, 1, 0),
+    "TranslateY": lambda pixels, height, width: _stack_entries(pixels, 1, 0, 0, 0, 1, torch.floor(pixels + 0.5)),
     "Rotate": _rotate,
 })  # fmt: skip
 

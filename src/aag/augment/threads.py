@@ -55,5 +55,5 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
 
     pool = ThreadPoolExecutor(threads, "augment", use_one_thread)
     list(pool.map(lambda _: None, range(threads)))
-    torch.set_num_threads(all_threads)  # libraries without per-thread settings took over the 1
+    torch.set_num_threads(all_threads)  # undo the 1 in libraries that have no setting per thread
     return pool

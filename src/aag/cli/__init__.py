@@ -45,11 +45,16 @@ COMMANDS = {  # by what a user wants to do
         "bench": "measure speed and memory on this machine",
     },
 }
-LOST_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a full disk, or a terminal that is gone
+LOST_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a full disk, or a terminal that is gone
 
 
 def usage() -> str:
-    lines = ["usage: aag COMMAND [options]", "", "Image representations without labels, on one modest GPU.", ""]
+    lines = [
+        "usage: aag COMMAND [options]",
+        "",
+        "Train image encoders without labels, and use them: on a CPU, one GPU or several.",
+        "",
+    ]
     for title, commands in COMMANDS.items():
         lines += [f"{title}:", *(f"  aag {name:<11} {about}" for name, about in commands.items()), ""]
     return (
@@ -90,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
         _discard_output()
         return 141
     except OSError as error:
-        if error.filename is not None or error.errno not in LOST_OUTPUT:
+        if error.filename is not None or error.errno not in LOST_OUTPUT_ERRORS:
             raise
         _discard_output()
         print(f"error{_process()}: cannot print the results: {error.strerror}", file=sys.stderr)

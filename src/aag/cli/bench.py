@@ -10,7 +10,7 @@ from aag.cli.output import make_console
 from aag.cli.parsing import parse
 from aag.signals import hold_stops
 
-WIDTH = 150  # of the tables, where the output is not a terminal
+TABLE_WIDTH = 150  # characters, where the output is not a terminal
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,6 @@ def run(arguments: list[str]) -> int:
         return 0
     console = make_console()
     if not console.is_terminal:
-        console.width = max(console.width, WIDTH)
+        console.width = max(console.width, TABLE_WIDTH)
     bench(console, **choices)
     return 0

@@ -25,7 +25,7 @@ class Cluster:
     images: Annotated[str, tyro.conf.arg(metavar="IMAGES")]
     """Folder, .npz, known data set, or embeddings file of aag embed."""
     clusters: int | None = None
-    """Number of clusters. Default: the one from 2 to 64 with the best silhouette."""
+    """Number of clusters. Default: chosen from 2 to 64 by the mean silhouette."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("clusters.csv")
     """CSV to write (-o): path, cluster, distance to the cluster's centre."""
     sheet: str = "clusters.png"

@@ -12,7 +12,7 @@ from aag.runs import Run
 from aag.signals import hold_stops
 from aag.text import duration
 
-PAGE_ONLY = ("seconds", "status", "alignment", "uniformity")
+PAGE_ONLY_KEYS = ("seconds", "status", "alignment", "uniformity")
 
 
 @dataclass(frozen=True)
@@ -44,5 +44,5 @@ def run(arguments: list[str]) -> int:
 
 def _as_text(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row without the columns that make a terminal's table too wide."""
-    shown = {key.replace("_", " "): value for key, value in row.items() if key not in PAGE_ONLY}
+    shown = {key.replace("_", " "): value for key, value in row.items() if key not in PAGE_ONLY_KEYS}
     return {**shown, "time": "" if row.get("seconds") is None else duration(row["seconds"])}

@@ -15,7 +15,7 @@ from aag.text import pluralize
 if TYPE_CHECKING:
     from aag.serving.dedupe import Duplicate
 
-ROWS = 20  # printed; the .csv has all
+PRINTED_ROWS = 20  # the .csv has all
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ def run(arguments: list[str]) -> int:
     if not found:
         say(f"no near-duplicates among {len(table):,} images at a cosine of {options.threshold:g}")
         return 0
-    print_rows([_row(each) for each in found[:ROWS]])
-    if len(found) > ROWS:
-        say(f"and {len(found) - ROWS:,} more rows in {options.out}")
+    print_rows([_row(each) for each in found[:PRINTED_ROWS]])
+    if len(found) > PRINTED_ROWS:
+        say(f"and {len(found) - PRINTED_ROWS:,} more rows in {options.out}")
     groups, identical = found[-1].group, sum(each.identical for each in found)
     removable = f"{len(found) - groups:,} of {len(table):,} images can be removed"
     say(f"{pluralize(groups, 'group')}; {removable}, {identical:,} of them identical to the image to keep")

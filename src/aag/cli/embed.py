@@ -54,7 +54,7 @@ def run(arguments: list[str]) -> int:
         from aag.serving.table import check_format, shard_file
     check_format(options.out)
     if not 16 <= options.thumbnail_size <= 1024:
-        raise AAGError(f"--thumbnail-size {options.thumbnail_size} is not between 16 and 1024 pixels")
+        raise AAGError(f"--thumbnail-size {options.thumbnail_size} is out of range; use 16 to 1024 pixels")
     if options.thumbnails and options.out.suffix.lower() == ".csv":
         raise AAGError("a .csv cannot have thumbnails; write a .parquet, or leave out --thumbnails")
     out, shard = options.out, parse_shard(options.shard) if options.shard else None

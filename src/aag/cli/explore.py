@@ -24,7 +24,7 @@ class Explore(Settings):
     embeddings: Path
     """File that aag embed wrote."""
     port: Annotated[int, Range(at_least=1, at_most=65_535)] | None = None
-    """Port on loopback. Default: 5055, or the next that is free."""
+    """Port on this machine. Default: 5055, or the next that is free."""
     browser: bool = True
     """Open the browser."""
     device: str = "auto"

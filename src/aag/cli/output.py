@@ -18,7 +18,7 @@ from aag.cli.streams import FaultTolerantStream
 from aag.text import column_texts
 
 USER_LOGGERS = ("aag.data", "aag.locks", "aag.training")  # their messages are for users
-SHORT = 12  # characters of a column that is never wrapped
+MAX_UNWRAPPED_WIDTH = 12  # characters; narrower columns are never wrapped
 
 
 def make_console(*, stderr: bool = False, quiet: bool = False, ignore_write_errors: bool = False) -> Console:
@@ -51,18 +51,24 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, titl
     numeric = {name for name in columns if all(isinstance(row[name], int | float | None) for row in rows)}
     widths = {name: max(map(cell_len, (name, *cells))) for name, cells in columns.items()}
     fits = sum(widths.values()) + 3 * len(widths) + 1 <= console.width
-    if not fits and len(rows) < len(widths) and sum(min(width, SHORT) + 2 for width in widths.values()) > console.width:
+    if (
+        not fits
+        and len(rows) < len(widths)
+        and sum(min(width, MAX_UNWRAPPED_WIDTH) + 2 for width in widths.values()) > console.width
+    ):
         # Too many columns for this terminal: they become the rows.
         (first, names), *others = columns.items()
         columns = {first: [name for name, _ in others]}
-        columns |= {f"{name}\0{place}": [cells[place] for _, cells in others] for place, name in enumerate(names)}
-        numeric, widths, fits = set(), dict.fromkeys(columns, SHORT + 1), True
+        columns |= {f"{name}\0{number}": [cells[number] for _, cells in others] for number, name in enumerate(names)}
+        numeric, widths, fits = set(), dict.fromkeys(columns, MAX_UNWRAPPED_WIDTH + 1), True
     table = Table(title=title or None, title_justify="left")
     if not fits:  # no borders leave more room
         table.box, table.show_edge, table.pad_edge, table.padding = SIMPLE_HEAD, False, False, (0, 1, 0, 0)
     for name in columns:
         justify: Literal["right", "left"] = "right" if name in numeric else "left"
-        table.add_column(name.split("\0")[0], justify=justify, overflow="fold", no_wrap=widths[name] <= SHORT)
+        table.add_column(
+            name.split("\0")[0], justify=justify, overflow="fold", no_wrap=widths[name] <= MAX_UNWRAPPED_WIDTH
+        )
     for cells in zip(*columns.values(), strict=True):
         table.add_row(*cells)
     console.print(table)

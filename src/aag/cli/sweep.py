@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from aag.cli.output import Printer, decoding_progress, make_console, print_rows
 from aag.cli.parsing import ALIASES, parse, tidy_source
-from aag.cli.train import describe_options, parse_train, peek, split_options, write_run_report
+from aag.cli.train import describe_options, parse_train, peek_option, split_options, write_run_report
 from aag.data import TrainTestSets
 from aag.errors import AAGError
 from aag.settings import Range, option
@@ -111,9 +111,9 @@ def _make_candidate(values: Values, shared: list[list[str]]) -> Candidate:
     """Parse the shared options with these values, as `aag train` would."""
     swept = {option(name) for name in values}
     words = [word for group in shared if group[0].partition("=")[0] not in swept for word in group]
-    data = tidy_source(peek(words, "--data") or DataSettings.source)
-    recipe = str(values.get("recipe") or peek(words, "--recipe") or "auto")
-    _, method = choose_recipe(recipe, data, values.get("method") or peek(words, "--method"))
+    data = tidy_source(peek_option(words, "--data") or DataSettings.source)
+    recipe = str(values.get("recipe") or peek_option(words, "--recipe") or "auto")
+    _, method = choose_recipe(recipe, data, values.get("method") or peek_option(words, "--method"))
     types = _option_types(method)
     for name, value in values.items():
         words += _spell_value(name, str(value), types.get(option(name)))

@@ -82,9 +82,9 @@ def run(arguments: list[str]) -> int:
 
 def parse_train(arguments: list[str]) -> Request:
     """Parse a command line. Data, recipe and method come first: they decide the other options and their defaults."""
-    data = tidy_source(peek(arguments, "--data") or DataSettings.source)
-    wanted = peek(arguments, "--recipe") or "auto"
-    recipe, method = choose_recipe(wanted, data, peek(arguments, "--method"))
+    data = tidy_source(peek_option(arguments, "--data") or DataSettings.source)
+    wanted = peek_option(arguments, "--recipe") or "auto"
+    recipe, method = choose_recipe(wanted, data, peek_option(arguments, "--method"))
     base = recipe_settings(recipe, data, method)
     execution = Execution.for_recipe(recipe, base)
     about = (
@@ -188,13 +188,13 @@ def split_options(arguments: Sequence[str], kind: type, repeatable: str = "") ->
     return [*own, *([repeatable, *joined] if joined else [])], others
 
 
-def peek(arguments: list[str], wanted: str) -> str | None:
+def peek_option(arguments: list[str], wanted: str) -> str | None:
     """Return the value of an option before the other options are known; None if it is not given."""
     found = None
-    for place, word in enumerate(arguments):
+    for position, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         if name == wanted:
-            found = value if equals else (arguments[place + 1] if place + 1 < len(arguments) else "")
+            found = value if equals else (arguments[position + 1] if position + 1 < len(arguments) else "")
     return found
 
 
@@ -239,8 +239,8 @@ def _print_summary(result: TrainResult, request: Request, say: Printer) -> None:
     if not dataset:
         say(f"  aag search {path} {images} QUERY.jpg     # also dedupe, cluster, label, export")
     if dataset and dataset.bundled:
-        own = load_method(settings.method) is not methods()["aag"]
-        method = f" --method {settings.method}" if own else ""
-        whole = f"{method}   # with its own recipe" if own else " --recipe paper   # the paper's AAG"
+        is_other_method = load_method(settings.method) is not methods()["aag"]
+        method = f" --method {settings.method}" if is_other_method else ""
+        setup = f"{method}   # with its own recipe" if is_other_method else " --recipe paper   # the paper's AAG"
         say(f"  aag train --data FOLDER{method}     # your own images, no labels needed")
-        say(f"  aag train --data cifar10{whole}; aag data fetch cifar10 first")
+        say(f"  aag train --data cifar10{setup}; aag data fetch cifar10 first")

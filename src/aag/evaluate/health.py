@@ -66,7 +66,7 @@ def uniformity(embeddings: Tensor) -> float:
     x = check_features("health", embeddings)
     n = len(x)
     if n < 2:
-        raise AAGError("uniformity needs at least two embeddings")
+        raise AAGError(f"uniformity needs at least two embeddings, not {n}")
     kernel = (4 * (x @ x.T - 1)).exp()  # ‖x − y‖² = 2 − 2 cos
     return float(((kernel.sum(dtype=torch.float64) - kernel.diagonal().sum(dtype=torch.float64)) / (n * (n - 1))).log())
 
@@ -111,10 +111,10 @@ def health(
     size = max(16, CHUNK_PIXELS // (images.shape[2] * images.shape[3]))
     parts: tuple[list[Tensor], list[Tensor]] = ([], [])
     for chosen in index.split(size):
-        batch, number = images[chosen.to(images.device)].to(target), chosen.to(target)
-        for view, found in enumerate(parts):
-            # The number of the view takes the place of an epoch.
-            found.append(encode(augmentation.views(batch, keys(SEED, view, number, Stream.HEALTH))))
+        batch, chosen = images[chosen.to(images.device)].to(target), chosen.to(target)
+        for view, embeddings in enumerate(parts):
+            # The index of the view replaces the epoch in the key.
+            embeddings.append(encode(augmentation.views(batch, keys(SEED, view, chosen, Stream.HEALTH))))
     first, second = (torch.cat(part) for part in parts)
     return Health(
         rank=round(effective_rank(first), 3),
@@ -206,7 +206,7 @@ def _gain_share(curve: Mapping[int, float], anneals: bool) -> float | None:
     if len(curve) <= MIN_EVALUATIONS or 0 not in curve or curve[last] <= curve[0]:
         return None
 
-    def level(epoch: float) -> float:  # a mean of neighbours, for the noise
+    def level(epoch: float) -> float:  # mean of the three nearest evaluations, which reduces noise
         nearest = sorted((each for each in curve if each), key=lambda each: abs(each - epoch))[:3]
         return sum(curve[each] for each in nearest) / len(nearest)
 

@@ -86,12 +86,16 @@ def knn_predict(
     test = unit_rows(test_features.to(device))
     scores = torch.empty(len(test), len(columns), device=device)
     if leave_one_out and (len(train) < 2 or len(test) != len(train)):
-        raise AAGError(f"leave-one-out needs the same two or more rows twice, got {len(train)} and {len(test)}")
+        raise AAGError(
+            f"leave-one-out needs the training rows, at least two, as test rows; got {len(train)} and {len(test)} rows"
+        )
     for rows, cosine, index in find_neighbours(train, test, min(k + leave_one_out, len(train))):
         if leave_one_out:
             is_self = index == torch.arange(rows.start, rows.stop, device=device)[:, None]
-            cosine, place = cosine.masked_fill(is_self, -2.0).topk(cosine.shape[1] - 1, dim=1)  # -2: below any cosine
-            index = index.gather(1, place)
+            cosine, position = cosine.masked_fill(is_self, -2.0).topk(
+                cosine.shape[1] - 1, dim=1
+            )  # -2: below any cosine
+            index = index.gather(1, position)
         # Relative to the nearest neighbour, no exponential overflows and the largest is 1.
         votes = ((cosine - cosine.amax(dim=1, keepdim=True)) / temperature).exp()  # [m, k]
         scores[rows].zero_().scatter_add_(1, column_of[index], votes)
@@ -128,8 +132,8 @@ def find_neighbours(train: Tensor, test: Tensor, k: int) -> Iterator[tuple[slice
             maxima = similarity.view(-1, group, groups).amax(dim=1)  # [m, groups]
             best = maxima.topk(k, dim=1, sorted=False).indices
             candidates = (best.unsqueeze(1) + offsets).flatten(1)  # [m, group · k] columns of similarity
-            cosine, place = similarity.gather(1, candidates).topk(k, dim=1, sorted=False)
-            index = candidates.gather(1, place)
+            cosine, position = similarity.gather(1, candidates).topk(k, dim=1, sorted=False)
+            index = candidates.gather(1, position)
         yield rows, cosine, index
 
 
@@ -171,4 +175,6 @@ def check_features(name: str, features: Tensor) -> Tensor:
 def check_same_width(train_features: Tensor, test_features: Tensor) -> None:
     train, test = train_features.shape[1], test_features.shape[1]
     if train != test:
-        raise AAGError(f"training features have {train} dimensions, test features {test}")
+        raise AAGError(
+            f"training features have {train} dimensions, test features {test}; take both from the same layer"
+        )

@@ -15,7 +15,7 @@ from aag.settings import Range, Seed, check_value
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults
 MAX_GRAPH_STEPS = 4096  # longer epochs keep the device busy without a graph and take long to capture
-SMALL_STEP = 10_000_000  # multiply-adds of a batch's logits up to which one CPU thread is fastest
+ONE_THREAD_PRODUCTS = 10_000_000  # multiply-adds of a batch's logits; up to here, one CPU thread is fastest
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class _SoftmaxRegression:
 
     def run_epoch(self) -> None:
         """Run one epoch over the training set in `self.order`, with the rates in `self.schedule`."""
-        small = self.features.device.type == "cpu" and self.batch_size * self.weight.numel() < SMALL_STEP
+        small = self.features.device.type == "cpu" and self.batch_size * self.weight.numel() < ONE_THREAD_PRODUCTS
         with _limit_threads(small):
             for step, rows in enumerate(self.order.split(self.batch_size)):
                 self._step(rows, *self.schedule[step].unbind())

@@ -2,8 +2,8 @@
 
 `aag.losses` is the reference. All cosines are one product S = E Eᵀ of the unit rows E of all views: x, y and any number
 of auxiliary views z. The terms of image i need only rows x_i, y_i and z_i of S, so one program per image computes its
-loss and G = ∂L/∂S on these rows. Then ∂L/∂E = (G + Gᵀ) E; one way, the rows of basic views leave out the columns of
-auxiliary ones.
+loss and G = ∂L/∂S on these rows. Then ∂L/∂E = (G + Gᵀ) E. With `one_way`, the rows of basic views leave out the columns
+of auxiliary ones.
 """
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from aag.kernels import launch
 
 MAX_IMAGES, MAX_DIMENSIONS = 4096, 1024  # a program holds a whole row of similarities, or a whole embedding
-MAX_ROWS = 3 * MAX_IMAGES  # of S, which takes 1.2 GB with G then
+MAX_ROWS = 3 * MAX_IMAGES  # of S; with this many, S and G take 1.2 GB together
 
 
 @triton.jit

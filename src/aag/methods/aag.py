@@ -40,10 +40,10 @@ class AAGSettings(MultiViewSettings):
     temperature: Temperature = 0.1
     """τ: cosine similarities are divided by it."""
     auxiliary: Literal["autoaugment", "randaugment", "basic", "none"] = "autoaugment"
-    """The third view. basic: three basic views; none: two basic views only."""
+    """Augmentation of the third view. basic: three basic views; none: two basic views only."""
     auxiliary_crop: Literal["auto", "resized", "padded", "none"] = "auto"
-    """Before the policy: resized (random resized crop and flip), padded (shift and flip) or none. auto: none on SVHN,
-    else resized."""
+    """Crop of an auxiliary view, before its policy: resized (random resized crop and flip), padded (shift and flip) or
+    none. auto: none on SVHN, else resized."""
     policy: Literal["auto", "cifar10", "svhn", "imagenet"] = "auto"
     """AutoAugment policy. auto: svhn on SVHN, else cifar10."""
     rand_n: Annotated[int, Range(at_least=1, at_most=16)] = 2
@@ -137,7 +137,7 @@ class AAG(Method):
         self.log_names = LOG_NAMES if self.auxiliary_views else LOG_NAMES[:-2]
 
     def augmentations(self) -> tuple[Augmentation, ...]:
-        settings = self.settings.resolve(None)  # outside of training they may still be automatic
+        settings = self.settings.resolve(None)  # outside of training, values may still be `auto`
         basic = settings.basic_augmentation()
         if settings.auxiliary in ("none", "basic"):
             return (basic,) * (2 + self.auxiliary_views)
@@ -167,7 +167,7 @@ class AAG(Method):
             from aag.kernels.contrast import supports
 
             if supports(embeddings):
-                total, numbers = fused_contrast(
+                total, statistics = fused_contrast(
                     embeddings.flatten(0, 1),
                     len(embeddings),
                     temperature=settings.temperature,
@@ -175,7 +175,8 @@ class AAG(Method):
                     auxiliary_weight=settings.auxiliary_weight,
                     one_way=settings.one_way,
                 )
-                return StepOutput(total, numbers[1 : 8 if self.auxiliary_views else 6].unbind())
+                # The loss, then LOG_NAMES, whose last two need auxiliary views.
+                return StepOutput(total, statistics[1 : 8 if self.auxiliary_views else 6].unbind())
         n = embeddings.shape[1]
         if self._is_large(n):
             return self.large_batch_loss(embeddings)
@@ -203,7 +204,7 @@ class AAG(Method):
 
     def large_batch_loss(self, embeddings: Tensor, processes: ProcessGroup | None = None) -> StepOutput:
         """Return `loss`, with memory linear in n. With `processes`, embeddings [V, n, d] are this process's share."""
-        found = contrast(
+        result = contrast(
             embeddings.unbind(),
             algorithm_1(self.auxiliary_views, self.settings.auxiliary_weight),
             temperature=self.settings.temperature,
@@ -211,13 +212,13 @@ class AAG(Method):
             one_way=self.settings.one_way,
             group=processes,
         )
-        gradients = self._gradients(found.positive_gradient, found.images)
-        return StepOutput(found.loss, (found.positive, found.negative, *gradients, *self._log_parts(found.parts)))
+        gradients = self._gradients(result.positive_gradient, result.images)
+        return StepOutput(result.loss, (result.positive, result.negative, *gradients, *self._log_parts(result.parts)))
 
     @staticmethod
-    def _gradients(on_positive: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    def _gradients(positive_gradient: Tensor, n: int) -> tuple[Tensor, Tensor]:
         """Return the mean gradients on a positive and on each of its 4(n − 1) negatives."""
-        return on_positive, -on_positive / (4 * (n - 1))
+        return positive_gradient, -positive_gradient / (4 * (n - 1))
 
     @staticmethod
     def _log_parts(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -57,7 +57,9 @@ class NeighbourAAG(AAG):
         super().setup(context)
         count, images = self.settings.neighbours, context.images
         if count >= images:
-            raise AAGError(f"--neighbours {count} of an image need at least {count + 1} images, not {images}")
+            raise AAGError(
+                f"--neighbours {count} of an image need at least {count + 1} images, not {images}; use a smaller number"
+            )
         self.first_epoch = round(self.settings.neighbour_start * context.train.epochs)
         self.bank = Bank(images, context.encoder.embedding_dim, self.settings.bank_momentum, context.train.seed)
         self.register_buffer("weight", torch.zeros(()))
@@ -71,16 +73,16 @@ class NeighbourAAG(AAG):
         Neighbours get no gradient, and --hard-negatives does not change their terms.
         """
         assert isinstance(embeddings, Tensor)
-        plain = super().loss(embeddings, index)
+        base = super().loss(embeddings, index)
         x, y, neighbours = *embeddings[:2], self.settings.neighbours
-        own = unit_rows(unit_rows(x.detach()) + unit_rows(y.detach()))
-        found = contrast(
-            [x, y, *self.nearest(own, index).to(x.dtype)],
+        v = unit_rows(unit_rows(x.detach()) + unit_rows(y.detach()))  # one embedding per image
+        term = contrast(
+            [x, y, *self.nearest(v, index).to(x.dtype)],
             algorithm_1(neighbours, 1 / neighbours)[1:],
             temperature=self.settings.temperature,
             keep_positive=self.settings.keep_positive,
         )
-        return StepOutput(plain.loss + self.weight * found.loss, (*plain.log, found.loss.detach()), (index, own))
+        return StepOutput(base.loss + self.weight * term.loss, (*base.log, term.loss.detach()), (index, v))
 
     # Neighbours need the embeddings of all processes, whatever the size of the batch.
     distributed_loss = Method.distributed_loss

@@ -65,7 +65,8 @@ class Shifted(Augmentation):
 
     def plain_views(self, images: Tensor, rng_key: Tensor) -> Tensor:
         if self.pixels >= min(images.shape[2:]):
-            raise AAGError(f"--shift {self.pixels} is too large for images of {images.shape[3]}×{images.shape[2]}")
+            size, most = f"{images.shape[3]}×{images.shape[2]}", min(images.shape[2:]) - 1
+            raise AAGError(f"--shift {self.pixels} is too large for images of {size}; use at most {most}")
         u = uniforms(rng_key, FIRST_SLOT + 3)[:, FIRST_SLOT:].double()
         shift = torch.floor(u[:, :2] * (2 * self.pixels + 1)).long() - self.pixels  # [B, 2]
         shift *= (u[:, 2:] < self.probability).long()
@@ -78,10 +79,10 @@ class Shifted(Augmentation):
         return self.augmentation.views(images, rng_key)
 
 
-FIRST_SLOT = 32  # of the shift's random numbers; the basic augmentation has those before it
-FLIP = 2  # the random stream of flips, besides 0 and 1 of the views' positions
+FIRST_SLOT = 32  # first slot of the shift's random numbers; the basic augmentation uses the slots before it
+FLIP = 2  # random stream of the flips; streams 0 and 1 draw the positions of the two views
 CLIP = 20.0  # scores are soft-clipped to ± this
-PENALTY = 0.05  # weight of the scores' mean square
+PENALTY_WEIGHT = 0.05  # of the mean square of the scores
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ CIFAR_OPTIONS: dict[str, Any] = {  # as in the authors' code
     "momentum": 0.8,
     "weight_decay": 1e-5,
     "schedule": "step",
-    "decay_at": (251 / 300, 281 / 300),  # they count from 0, and drop the rate after epochs 250 and 280
+    "decay_at": (251 / 300, 281 / 300),  # the authors count epochs from 0 and drop the rate after epochs 250 and 280
     "decay_by": 0.2,
 }
 SCALED_LR = 2e-4 * 128  # --lr is per 128 images: this is the authors' 2e-4
@@ -142,7 +143,7 @@ class AMDIM(Method):
     def setup(self, context: MethodContext) -> None:
         if not isinstance(context.encoder.backbone, AMDIMNet):
             network = context.encoder.spec.network
-            raise AAGError(f"--method amdim compares maps that only --network amdim has, not {network}")
+            raise AAGError(f"--method amdim compares maps that {network} does not have; use --network amdim")
         check_no_head(self, context.encoder)
         self.images, self.seed = context.images, context.train.seed
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
@@ -169,7 +170,7 @@ class AMDIM(Method):
             [predict(source[view], target[1 - view], clip=CLIP) for view in (0, 1)] for source, target in pairs
         ]
         nce = torch.stack([(a.nce + b.nce) / 2 for a, b in terms])  # [3]
-        penalty = PENALTY * torch.stack([(a.penalty + b.penalty) / 2 for a, b in terms]).sum()
+        penalty = PENALTY_WEIGHT * torch.stack([(a.penalty + b.penalty) / 2 for a, b in terms]).sum()
         return StepOutput(nce.sum() + penalty, (*nce.detach().unbind(), penalty.detach()))
 
     def positions(self, index: Tensor) -> Tensor:

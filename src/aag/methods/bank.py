@@ -59,12 +59,12 @@ class Bank(nn.Module):
         """Return each row's entropy over the bank, float [N], and the index of its nearest other row, int64 [N]."""
         rows, images = self.rows, len(self.rows)
         entropy, nearest = rows.new_empty(images), torch.empty(images, dtype=torch.long, device=rows.device)
-        for some in torch.arange(images, device=rows.device).split(max(1, _CHUNK // images)):
-            cosines = rows[some] @ rows.T  # [c, N]
+        for chunk in torch.arange(images, device=rows.device).split(max(1, _CHUNK // images)):
+            cosines = rows[chunk] @ rows.T  # [c, N]
             log_p = log_softmax(cosines / temperature, dim=1)
-            entropy[some] = -(log_p.exp() * log_p).sum(dim=1)
-            cosines.scatter_(1, some[:, None], -torch.inf)  # a row is not its own neighbour
-            nearest[some] = cosines.argmax(dim=1)
+            entropy[chunk] = -(log_p.exp() * log_p).sum(dim=1)
+            cosines.scatter_(1, chunk[:, None], -torch.inf)  # a row is not its own neighbour
+            nearest[chunk] = cosines.argmax(dim=1)
         return entropy, nearest
 
 
@@ -72,7 +72,7 @@ class _BankSoftmax(Function):
     """`Bank.match` with its gradient ∂/∂v computed in the forward pass, so that no [n, N] matrix is kept.
 
     s_ij = v_i · b_j / τ. With w_ij the weight of positive j among the positives of i, and H the entropy of q,
-    ∂ log Σ_Ω p / ∂s_ij = w_ij − p_ij and ∂H / ∂s_ij = −q_ij (log q_ij + H_i): products with b are all that is needed.
+    ∂ log Σ_Ω p / ∂s_ij = w_ij − p_ij and ∂H / ∂s_ij = −q_ij (log q_ij + H_i). Products of these with b give ∂/∂v.
     """
 
     @staticmethod
@@ -95,7 +95,7 @@ class _BankSoftmax(Function):
             d_entropy = -(q @ rows + entropy[:, None] * mean)
         else:
             entropy, d_entropy = torch.zeros_like(log_probability), None
-        ctx.save_for_backward(d_log_p, d_entropy)  # both times τ
+        ctx.save_for_backward(d_log_p, d_entropy)  # τ times the gradients; backward divides
         ctx.temperature = temperature
         return log_probability, entropy
 

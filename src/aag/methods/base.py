@@ -25,7 +25,7 @@ class MethodSettings(Settings):
     """A method's own settings. A method's file subclasses this; each field becomes an option of `aag train`."""
 
     basic: BasicPreset = "paper"
-    """Preset of the basic augmentation; crop leaves colours alone."""
+    """Preset of the basic augmentation. paper: AAG's; isif, simclr, amdim: these methods'; crop: crop and flip."""
     flip: bool = True
     """Flip images left to right at random. Turn off for digits and text."""
     min_crop: Annotated[Annotated[float, Range(above=0, at_most=1)] | None, AddedLater] = None
@@ -55,12 +55,13 @@ class MethodSettings(Settings):
         return self
 
     def basic_augmentation(self) -> BasicAugment:
+        """Return the augmentation of a basic view: the preset with the changes that the settings make."""
         changes: dict[str, object] = {"flip": 0.5 if self.flip else 0.0}
         if self.min_crop is not None:
             changes["scale"] = (self.min_crop, 1.0)
         if self.jitter_strength is not None:
-            strong = 0.8 * self.jitter_strength
-            changes |= {"brightness": strong, "contrast": strong, "saturation": strong, "hue": strong / 4}
+            amount = 0.8 * self.jitter_strength
+            changes |= {"brightness": amount, "contrast": amount, "saturation": amount, "hue": amount / 4}
         for name, step in (("grayscale", "gray"), ("blur", "blur"), ("blur_kernel", "blur_kernel")):
             if getattr(self, name) is not None:
                 changes[step] = getattr(self, name)
@@ -121,7 +122,7 @@ class Method(nn.Module):
         super().__init_subclass__()
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
-        if not hasattr(cls, "recipes"):  # else those of the method that it extends
+        if not hasattr(cls, "recipes"):  # a subclass of another method inherits them
             about = ((cls.__doc__ or "").strip() or cls.name).splitlines()[0]
             cls.recipes = {cls.name: Recipe(about, "no results yet")}
 
@@ -205,6 +206,6 @@ class Method(nn.Module):
 
 
 def check_no_head(method: Method, encoder: Encoder) -> None:
-    """Raise if the encoder has a head: a method that trains the features leaves it untrained, and it is evaluated."""
+    """Raise if the encoder has a head: this method would leave it untrained, but kNN would evaluate its output."""
     if not isinstance(encoder.head, nn.Identity):
         raise AAGError(f"--method {method.name} trains no head; use --head none")

@@ -32,7 +32,7 @@ from aag.nets import Encoder
 from aag.rng import Stream, keys, permutation, uniforms
 from aag.settings import Momentum, Range
 
-MIN_IMAGES = 10  # per cluster on average; with fewer, clusters are single images rather than classes
+MIN_IMAGES_PER_CLUSTER = 10  # on average; with fewer, clusters are single images rather than classes
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class DeepClusterSettings(MethodSettings):
 
 
 class DeepCluster(Method):
-    """Cluster and classify the features, or the head's output if there is a head: kNN evaluates the embedding."""
+    """DeepCluster on the features, or on the head's output if there is a head, because kNN evaluates that output."""
 
     name = "deepcluster"
     settings_type = DeepClusterSettings
@@ -58,7 +58,7 @@ class DeepCluster(Method):
             demo={"epochs": 18, "clusters": 100},
         )
     }
-    log_names = ("accuracy", "nmi")  # of predicting an image's cluster; between the last two clusterings
+    log_names = ("accuracy", "nmi")  # of the classifier; NMI of this epoch's clusters and the last epoch's
     labels: Tensor  # int64 [N], each image's cluster
     nmi: Tensor
 
@@ -69,10 +69,10 @@ class DeepCluster(Method):
         encoder = context.encoder
         self.has_head = not isinstance(encoder.head, nn.Identity)
         clusters, images = self.settings.clusters, context.images
-        if clusters > max(2, images // MIN_IMAGES):
+        if clusters > (most := max(2, images // MIN_IMAGES_PER_CLUSTER)):
             raise AAGError(
-                f"{clusters} clusters leave fewer than {MIN_IMAGES} of {images:,} images to each; "
-                f"use at most --clusters {max(2, images // MIN_IMAGES)}"
+                f"{clusters} clusters leave fewer than {MIN_IMAGES_PER_CLUSTER} of {images:,} images to each; "
+                f"use at most --clusters {most}"
             )
         self.seed = context.train.seed
         self.register_buffer("labels", torch.arange(images) % clusters)
@@ -103,8 +103,8 @@ class DeepCluster(Method):
     def reset_classifier(self, epoch: int) -> None:
         """Draw new weights, because clusters are numbered anew in each epoch."""
         clusters, features = self.classifier.weight.shape
-        number = torch.arange(clusters, device=self.classifier.weight.device)
-        u = uniforms(keys(self.seed, epoch, number, Stream.CLASSIFIER_INIT), features).double()
+        cluster = torch.arange(clusters, device=self.classifier.weight.device)
+        u = uniforms(keys(self.seed, epoch, cluster, Stream.CLASSIFIER_INIT), features).double()
         self.classifier.weight.copy_(torch.special.ndtri(u + 2.0**-25) * 0.01)  # u has steps of 2^-24: never 0 nor 1
         self.classifier.bias.zero_()
 
@@ -123,8 +123,8 @@ class DeepCluster(Method):
         each = n // len(counts) + 1  # at least N in all
         cluster = torch.arange(len(counts), device=device)
         u = uniforms(keys(self.seed, epoch, cluster, Stream.CLUSTER_SAMPLES), each).double()  # [k', each]
-        place = torch.where(counts > each, torch.arange(each, device=device), (u * counts).long())
-        drawn = by_cluster[starts + place].flatten()
+        position = torch.where(counts > each, torch.arange(each, device=device), (u * counts).long())
+        drawn = by_cluster[starts + position].flatten()
         return drawn[permutation(self.seed, epoch, len(drawn), device, Stream.SAMPLE_ORDER)][:n]
 
     def embed(self, encoder: Encoder, views: Tensor) -> Embeddings:

@@ -74,13 +74,13 @@ class Instance(Method):
             about="Instance discrimination: one view against a memory bank of all images, full softmax",
             expect="CIFAR-10, ResNet-18: kNN 80.8 in the paper; 81.3 here, in 3 minutes on one H200",
             options={"schedule": "step"},
-            # One view per image: epochs are cheap, and a bank needs many. τ 0.1 at the demo's rate ends 2 points lower.
+            # With one view per image, epochs are cheap, and a bank needs many. At this lr, τ 0.1 ends 2 points lower.
             demo={"epochs": 24, "lr": 0.06, "temperature": 0.2},
         )
     }
     log_names: tuple[str, ...] = ("positive_probability",)
-    log_z: Tensor  # of the NCE loss: log Z, fixed by the first batch
-    step: Tensor  # of the NCE loss: batches so far
+    log_z: Tensor  # log Z of the NCE loss, fixed by the first batch
+    step: Tensor  # batches so far, for the NCE loss's noise
 
     def augmentations(self) -> tuple[Augmentation, ...]:
         return (self.settings.basic_augmentation(),)
@@ -88,7 +88,7 @@ class Instance(Method):
     def setup(self, context: MethodContext) -> None:
         self.seed = context.train.seed
         self.bank = Bank(context.images, context.encoder.embedding_dim, self.settings.bank_momentum, self.seed)
-        self.negatives = getattr(self.settings, "negatives", 0)  # which AND has not
+        self.negatives = getattr(self.settings, "negatives", 0)  # AND has no such setting
         if self.negatives:
             self.register_buffer("log_z", torch.zeros(()))
             self.register_buffer("step", torch.zeros((), dtype=torch.long))

@@ -53,7 +53,7 @@ class MoCo(Method):
     }
     log_names = ("positive_similarity", "negative_similarity")  # cosines of queries with their keys and with the queue
     queue: Tensor  # [K, d] unit keys
-    steps: Tensor  # int64 [], batches so far: the position in the queue, and the keys' shuffle
+    steps: Tensor  # int64 [], batches so far; they give the position in the queue and the shuffle of the keys
 
     def setup(self, context: MethodContext) -> None:
         settings, encoder = self.settings, context.encoder
@@ -62,7 +62,7 @@ class MoCo(Method):
         # Shuffling BN: a key in the batch norm group of its query would share its statistics, which leaks the match.
         self.shuffle = encoder.spec.bn_group_size > 0
         self.seed = context.train.seed
-        # `after_step` runs once per batch: with --accumulate, all of a window together are one update.
+        # `after_step` runs once per batch: with --accumulate, the batches of one optimizer step are one update.
         self.key_momentum = settings.key_momentum ** (1 / context.train.accumulate)
         self.key = deepcopy(encoder).requires_grad_(False).train()
         self.register_buffer("queue", new_queue(settings.queue, encoder.embedding_dim, keys_per_step, self.seed))
@@ -70,9 +70,9 @@ class MoCo(Method):
 
     def embed(self, encoder: Encoder, views: Tensor) -> Embeddings:
         """Return queries [Q, n, d] and their keys [Q, n, d], of the images' other view."""
-        queries, others = views[: self.queries], views.flip(0)[: self.queries]
+        queries, other_views = views[: self.queries], views.flip(0)[: self.queries]
         shape = (self.queries, views.shape[1])
-        return encoder(queries.flatten(0, 1))[1].unflatten(0, shape), self._keys(others).unflatten(0, shape)
+        return encoder(queries.flatten(0, 1))[1].unflatten(0, shape), self._keys(other_views).unflatten(0, shape)
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
         query, key = (part.flatten(0, 1) for part in embeddings)
@@ -103,12 +103,12 @@ class MoCo(Method):
         order = shuffled_order(self.seed, self.steps, views, n)
         key = self.key(images.flatten(0, 1)[order.view(views, n)[:, own].flatten()])[1]
         key = gather_batch(key.unflatten(0, (views, -1)), dim=1).flatten(0, 1)
-        key = torch.empty_like(key).index_copy_(0, order, key)  # back in order
+        key = torch.empty_like(key).index_copy_(0, order, key)  # undo the shuffle
         return key.view(views, n, -1)[:, own].flatten(0, 1)
 
 
 def shuffled_order(seed: int, step: Tensor, views: int, n: int) -> Tensor:
     """Return 0 … views · n − 1, shuffled within each view, in a different order for each step int64 []."""
-    count = torch.arange(views * n, device=step.device)
-    draws = rng.keys(seed, 0, step * (views * n) + count, rng.Stream.KEY_SHUFFLE).unflatten(0, (views, n))
-    return (draws.argsort(dim=1, stable=True) + count[::n, None]).flatten()
+    position = torch.arange(views * n, device=step.device)
+    draws = rng.keys(seed, 0, step * (views * n) + position, rng.Stream.KEY_SHUFFLE).unflatten(0, (views, n))
+    return (draws.argsort(dim=1, stable=True) + position[::n, None]).flatten()

@@ -24,10 +24,10 @@ from aag.methods.instance import BankSettings
 ENTROPY_STEP = 0.2  # increase of the entropy's weight after every two fifths of a round: epochs 80 and 160 of 200
 
 
-def profile_cosines(v: Tensor, rows: Tensor) -> Tensor:
-    """Return cosines [2n, 2n] between the views' similarities to the bank, v Bᵀ; the second operand has no gradient.
+def bank_similarity_cosines(v: Tensor, rows: Tensor) -> Tensor:
+    """Return the cosines [2n, 2n] between rows of v Bᵀ, the views' similarities to the bank B.
 
-    (v Bᵀ)(v Bᵀ)ᵀ = v (BᵀB) vᵀ needs a [d, d] matrix instead of [2n, N].
+    (v Bᵀ)(v Bᵀ)ᵀ = v (BᵀB) vᵀ needs a [d, d] matrix instead of [2n, N]. The second operand has no gradient.
     """
     metric = rows.T @ rows
     u = v / ((v @ metric) * v).sum(dim=1, keepdim=True).sqrt()
@@ -78,12 +78,12 @@ class SuperAND(AND):
         v = unit_rows(embeddings.flatten(0, 1))  # [2n, d]
         positives, mask = (part.repeat(2, 1) for part in self.positives(index))
         log_p, entropy = self.bank.match(v, positives, mask, temperature=self.settings.temperature, entropy=True)
-        neighbours, mean_entropy = -log_p.mean(), entropy.mean()
-        invariance = isif_from_similarities(profile_cosines(v, self.bank.rows) / self.settings.temperature)
-        total = neighbours + invariance + self.entropy_weight * mean_entropy
+        and_loss, mean_entropy = -log_p.mean(), entropy.mean()
+        invariance = isif_from_similarities(bank_similarity_cosines(v, self.bank.rows) / self.settings.temperature)
+        total = and_loss + invariance + self.entropy_weight * mean_entropy
 
         anchors = self.anchor[index].to(log_p.dtype).mean()
-        parts = (mean_entropy.detach(), neighbours.detach(), invariance.detach())
-        # The bank keeps one view. The authors write both to the same row; which of them stays is left to the GPU.
+        parts = (mean_entropy.detach(), and_loss.detach(), invariance.detach())
+        # The bank keeps the second view. The authors' code writes both to one row, in an order that the GPU chooses.
         log = (log_p.detach().exp().mean(), anchors, *parts)
         return StepOutput(total, log, (index, v.detach()[len(index) :]))

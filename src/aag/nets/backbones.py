@@ -44,7 +44,8 @@ def build_backbone(spec: EncoderSpec) -> Backbone:
     match name:
         case "amdim":
             if spec.image_size != 32:
-                raise AAGError(f"the network amdim takes images of 32×32, not {spec.image_size}×{spec.image_size}")
+                size = f"{spec.image_size}×{spec.image_size}"
+                raise AAGError(f"the network amdim takes images of 32×32, not {size}; use --image-size 32")
             module = AMDIMNet(2 * width, 16 * width, spec.depth or 3)
         case "resnet18" | "resnet50":
             module = (resnet18 if name == "resnet18" else resnet50)(width)
@@ -67,7 +68,7 @@ def _from_timm(name: str, spec: EncoderSpec) -> Backbone:
     except AAGError:
         raise
     except Exception as error:  # third-party constructors raise anything
-        raise _unfit(name, spec, error) from error
+        raise _size_error(name, spec, error) from error
     return Backbone(module, _feature_dim(module, spec, name), fixed_size)
 
 
@@ -117,13 +118,13 @@ def _feature_dim(module: nn.Module, spec: EncoderSpec, name: str) -> int:
         try:
             shape = module(like.new_zeros(1, spec.channels, spec.image_size, spec.image_size)).shape
         except Exception as error:  # third-party modules raise anything
-            raise _unfit(name, spec, error) from error
+            raise _size_error(name, spec, error) from error
     if len(shape) != 2 or shape[1] == 0:
         raise AAGError(f"{name} returns shape {list(shape)} for one image; a backbone must return [1, features]")
     return shape[1]
 
 
-def _unfit(name: str, spec: EncoderSpec, error: Exception) -> AAGError:
+def _size_error(name: str, spec: EncoderSpec, error: Exception) -> AAGError:
     import timm
 
     published = timm.get_pretrained_cfg(name.removeprefix("timm/"))

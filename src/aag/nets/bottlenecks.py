@@ -1,9 +1,9 @@
 """Bottleneck blocks by kernels, each as one autograd function: see `aag.kernels.expansion` for what this saves.
 
-Only the narrow activations of a block and its output are stored. The blocks know each other: the gradient that one
-passes to the block before it includes the shortcut's, and the mask of the ReLU between them.
+Only the narrow activations of a block and its output are stored. Blocks are not independent: the gradient that one
+passes to the block before it includes the shortcut's gradient and the mask of the ReLU between them.
 
-Only with AAG_WHOLE_BLOCKS=1: ResNet-50 then trains in 28 % less memory, but took 5 % longer per step when it was timed.
+This is off unless AAG_WHOLE_BLOCKS=1: ResNet-50 trains in 28 % less memory, but its steps took 5 % longer.
 """
 
 import os
@@ -31,18 +31,18 @@ from aag.nets.kernel_context import KernelContext
 from aag.nets.layers import ConvNorm
 from aag.nets.resnet import Bottleneck, ResNet
 
-VARIABLE = "AAG_WHOLE_BLOCKS"
+WHOLE_BLOCKS_VARIABLE = "AAG_WHOLE_BLOCKS"
 # A block is computed here if it has this many rows per input channel of a 1×1 convolution. With fewer, the float32
 # matrices of the weights' size that are written and read cost as much as is saved.
 ROWS_PER_INPUT = 16
-# Rows per program of the kernels that read and write wide activations. With 128, their registers would leave room for
-# one program per multiprocessor, and it would wait for memory with nothing else to do.
+# Rows per program of the kernels that read and write wide activations. With 128, registers would allow only one
+# program per multiprocessor, and nothing would run while it waits for memory.
 WIDE_ROWS = 64
 
 
 def can_fuse(resnet: ResNet) -> bool:
     """Return whether the kernels here compute the blocks of `resnet`: bottlenecks, each batch norm over all rows."""
-    if os.environ.get(VARIABLE) != "1" or is_distributed():
+    if os.environ.get(WHOLE_BLOCKS_VARIABLE) != "1" or is_distributed():
         return False
     return all(isinstance(block, Bottleneck) and _is_regular(block) for block in resnet.blocks)
 
@@ -293,10 +293,10 @@ def _tile(channels: int, most: int) -> int:
 
 
 def _wide_tile(channels: int, precise: bool) -> int:
-    """Return a tile of at most 128 channels; in float32 of 64, for want of registers."""
+    """Return a tile of at most 128 channels; 64 in float32, which needs more registers."""
     return _tile(channels, 64 if precise else 128)
 
 
 def _stages(length: int, precise: bool) -> int:
-    """Return Triton's num_stages for a loop over `length`: up to 3 in bf16; 1 in float32, for want of shared memory."""
+    """Return Triton's num_stages for a loop over `length`: up to 3; 1 in float32, which needs more shared memory."""
     return 1 if precise else min(3, -(-length // 64))

@@ -1,4 +1,4 @@
-"""Convolutions for the fused layers: by the library, or as matrix products; forward and both gradients.
+"""Convolutions for the fused layers, by PyTorch or as matrix products: forward and both gradients.
 
 `weight` is the weight in low precision; call `refresh` after it changed. `forward` returns the result and, if it
 computes them anyway, the sums for the batch norm, separately for each of `groups` equal parts of the images.
@@ -29,9 +29,9 @@ def row_grid(
     block_c = channel_block(channels)
     block_m = elements // block_c
     blocks = channels // block_c
-    most = max(1, processors * programs // (blocks * groups))
+    max_programs = max(1, processors * programs // (blocks * groups))
     sizes = {"GROUPED": groups > 1, "BLOCK_M": block_m, "BLOCK_C": block_c, "num_warps": warps}
-    return (min(most, -(-rows // block_m)), blocks, groups), sizes
+    return (min(max_programs, -(-rows // block_m)), blocks, groups), sizes
 
 
 class UpdateArguments(NamedTuple):
@@ -124,11 +124,11 @@ class StemConvolution:
 
 
 class LibraryConvolution:
-    """The library's convolution.
+    """PyTorch's convolution, which cuDNN computes on a GPU.
 
-    At stride 1, forward and input gradient differ only in the weights, which are flipped and transposed, so each can
+    At stride 1, forward and input gradient differ only in the weights, which are flipped and transposed. So each can
     run on the other's kernel. Which is faster depends on the shape and is measured at the first call. The two round
-    differently, and near a tie the next run may choose the other, so deterministic runs do not choose.
+    differently and may be equally fast, so a deterministic run does not choose: another run could choose otherwise.
     """
 
     def __init__(self, conv: nn.Conv2d, weight: Tensor) -> None:
@@ -136,7 +136,7 @@ class LibraryConvolution:
         self.settings = (conv.stride, conv.padding, conv.dilation, False, [0, 0], conv.groups)
         same_shape = conv.stride == (1, 1) and conv.in_channels == conv.out_channels
         self.flipped = torch.empty_like(weight) if same_shape and weight.is_cuda else None
-        self.needs_flipped = True  # until both directions prove faster without
+        self.needs_flipped = True  # False once neither direction is faster with the flipped weights
 
     def refresh(self) -> None:
         if self.flipped is not None and self.needs_flipped:

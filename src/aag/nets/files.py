@@ -64,7 +64,7 @@ def load(
         name = spec.network.removeprefix(CUSTOM)
         raise AAGError(f"{path} holds an encoder around your own backbone {name}; pass backbone={name}(...)")
     if backbone is not None and not spec.is_custom:
-        raise AAGError(f"{path} holds a {spec.network}, which needs no backbone=")
+        raise AAGError(f"{path} holds a {spec.network}, which needs no backbone=; leave it out")
     _check_shapes(path, spec, header)
     tensors = tensor_files.read_tensors(path)
     encoder = build(spec, backbone=backbone)

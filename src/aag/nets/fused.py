@@ -16,7 +16,7 @@ from aag.kernels.stem import PATCH, im2col
 from aag.nets.bottlenecks import FusedBottlenecks, can_fuse
 from aag.nets.encoder import Encoder
 from aag.nets.fused_conv_norm import CHANNELS_LAST, ConvNormLayer
-from aag.nets.kernel_context import BackwardOptimizer, KernelContext, copy_for
+from aag.nets.kernel_context import BackwardOptimizer, KernelContext, allocate_copy
 from aag.nets.layers import ConvNorm, Linear
 from aag.nets.resnet import ResNet
 from aag.nets.sobel import SobelPair, sobel
@@ -113,8 +113,8 @@ class Fused(KernelContext):
 class LinearLayer:
     def __init__(self, module: Linear, context: KernelContext) -> None:
         self.module, self.context = module, context
-        self.weight = copy_for(module.weight, context.dtype)
-        self.bias = None if module.bias is None else copy_for(module.bias, context.dtype)
+        self.weight = allocate_copy(module.weight, context.dtype)
+        self.bias = None if module.bias is None else allocate_copy(module.bias, context.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         self.context.check_single_pass(self)

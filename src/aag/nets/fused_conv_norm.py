@@ -10,7 +10,7 @@ from aag.errors import KernelsUnsupportedError
 from aag.kernels import launch
 from aag.kernels import norm as kernels
 from aag.nets.convolutions import ELEMENTWISE, REDUCTION, StemConvolution, UpdateArguments, make_convolution, row_grid
-from aag.nets.kernel_context import KernelContext, copy_for
+from aag.nets.kernel_context import KernelContext, allocate_copy
 from aag.nets.layers import ConvNorm, GhostBatchNorm2d, count_groups
 
 CHANNELS_LAST = torch.channels_last
@@ -24,9 +24,9 @@ class ConvNormLayer:
         self.conv, self.norm = module.conv, module.norm
         self.group_size = self.norm.group_size if isinstance(self.norm, GhostBatchNorm2d) else 0
         self.synchronised = is_distributed() and not self.group_size  # groups are whole within a process
-        self.weight = copy_for(self.conv.weight, context.dtype)
+        self.weight = allocate_copy(self.conv.weight, context.dtype)
         self.convolution = make_convolution(self.conv, self.weight, context)
-        self.unfinished: tuple[Tensor, Tensor, bool] | None = None  # sums, moments and pivot, from _Projection
+        self.pending_norm: tuple[Tensor, Tensor, bool] | None = None  # sums, moments and pivot, left by _Projection
 
     def __call__(
         self, x: Tensor, shortcut: Tensor | None, projection: ConvNorm | None, relu: bool, skip_stride: int
@@ -98,7 +98,7 @@ class _Projection(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, _: Tensor, __: Tensor, ___: Tensor, layer: ConvNormLayer) -> Tensor:
         z, partial, moments, pivot = _convolve(layer, x)
-        layer.unfinished = partial, moments, pivot
+        layer.pending_norm = partial, moments, pivot
         ctx.save_for_backward(x, z, moments, None)
         ctx.layer = layer
         return z
@@ -123,20 +123,20 @@ def conv_norm(
     y = torch.empty_like(z)
     skip = empty_skip(y, skip_stride)
     bits = z.new_empty(z.numel() // 8, dtype=torch.uint8) if shortcut is not None and relu else None
-    own = [partial, norm.weight, norm.bias, moments, *running_statistics(norm)]
-    others, shortcut_pivot = own, True
+    # The kernel also takes the shortcut's batch norm; without a projection, it does not read these arguments.
+    shortcut_norm: list[Any] = [partial, norm.weight, norm.bias, moments, *running_statistics(norm)]
+    shortcut_pivot = True
     if projected is not None:
-        assert projected.unfinished is not None
-        its_partial, its_moments, shortcut_pivot = projected.unfinished
-        its_norm = projected.norm
-        others = [its_partial, its_norm.weight, its_norm.bias, its_moments, *running_statistics(its_norm)]
-        projected.unfinished = None
+        assert projected.pending_norm is not None
+        (sums, its_moments, shortcut_pivot), its_norm = projected.pending_norm, projected.norm
+        shortcut_norm = [sums, its_norm.weight, its_norm.bias, its_moments, *running_statistics(its_norm)]
+        projected.pending_norm = None
     grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE, layer.context.processors)
     launch(
         kernels.normalise, grid, z, y, skip, z if bits is None else bits, partial,
         norm.weight, norm.bias, norm.bias if conv_bias is None else conv_bias, moments, *running_statistics(norm),
-        z if shortcut is None else shortcut, *others,
-        rows, channels, parts, others[0].shape[1], h, w, norm.momentum, norm.eps,
+        z if shortcut is None else shortcut, *shortcut_norm,
+        rows, channels, parts, shortcut_norm[0].shape[1], h, w, norm.momentum, norm.eps,
         RELU=relu, SHORTCUT=shortcut is not None, PROJECTED=projected is not None, CONV_BIAS=conv_bias is not None,
         STRIDE=skip_stride, PIVOT=pivot, SHORTCUT_PIVOT=shortcut_pivot, **sizes,
     )  # fmt: skip

@@ -113,6 +113,6 @@ class KernelContext:
         )  # fmt: skip
 
 
-def copy_for(weight: Tensor, dtype: torch.dtype) -> Tensor:
+def allocate_copy(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """Return memory for the weights in `dtype`; the weights themselves where they have that dtype."""
     return weight.detach() if weight.dtype == dtype else torch.empty_like(weight, dtype=dtype)

@@ -30,11 +30,11 @@ def load_pretrained(encoder: Encoder, source: str) -> None:
     spec = encoder.spec
     name = model_name(spec, source)
     if source == TIMM:
-        state = _published(name, spec)
+        state = _load_from_timm(name, spec)
     elif source.startswith(HUB):
-        state = _from_hub(name, source)
+        state = _load_from_hub(name, source)
     else:
-        state = _from_file(Path(source).expanduser())
+        state = _load_from_file(Path(source).expanduser())
     _load(encoder.backbone, state, name, source)
 
 
@@ -72,11 +72,11 @@ def pretrained_normalisation(spec: EncoderSpec, source: str) -> Normalisation:
             with _quiet_hub():
                 config |= load_model_config_from_hf(source.removeprefix(HUB))[0]
         except Exception as error:  # the Hub's client raises many kinds
-            raise _unavailable(name, source, error) from error
+            raise _download_error(name, source, error) from error
     return tuple(config["mean"]), tuple(config["std"])
 
 
-def _published(name: str, spec: EncoderSpec) -> dict[str, Tensor]:
+def _load_from_timm(name: str, spec: EncoderSpec) -> dict[str, Tensor]:
     import timm
 
     config = timm.get_pretrained_cfg(name)
@@ -86,20 +86,20 @@ def _published(name: str, spec: EncoderSpec) -> dict[str, Tensor]:
         with _quiet_hub():
             return create_timm(name, spec, pretrained=True)[0].state_dict()
     except Exception as error:
-        raise _unavailable(name, TIMM, error) from error
+        raise _download_error(name, TIMM, error) from error
 
 
-def _from_hub(name: str, source: str) -> dict[str, Tensor]:
+def _load_from_hub(name: str, source: str) -> dict[str, Tensor]:
     from timm.models import load_state_dict_from_hf
 
     try:
         with _quiet_hub():
             return load_state_dict_from_hf(source.removeprefix(HUB), weights_only=True)
     except Exception as error:
-        raise _unavailable(name, source, error) from error
+        raise _download_error(name, source, error) from error
 
 
-def _from_file(path: Path) -> dict[str, Tensor]:
+def _load_from_file(path: Path) -> dict[str, Tensor]:
     """Read a state dict. Code in the file is never run."""
     from safetensors.torch import load_file
     from timm.models import clean_state_dict
@@ -166,10 +166,10 @@ def _quiet_hub() -> Iterator[None]:
         log.setLevel(before)
 
 
-def _unavailable(name: str, source: str, error: Exception) -> AAGError:
-    drop = ", or leave out the tag after the dot to train from scratch" if "." in name else ""
+def _download_error(name: str, source: str, error: Exception) -> AAGError:
+    scratch = ", or leave out the tag after the dot to train from scratch" if "." in name else ""
     reason = shorten(first_line(error), 120, placeholder=" …")
     return AAGError(
         f"cannot download the weights of {name if source == TIMM else source} ({reason}); "
-        f"download them elsewhere and give the file with --pretrained FILE{drop}"
+        f"download them elsewhere and give the file with --pretrained FILE{scratch}"
     )

@@ -41,7 +41,9 @@ class NetworkSettings:
         if not self.network:
             raise AAGError("--network is empty; use a name such as resnet18")
         if self.bn_group_size == 1:
-            raise AAGError("--bn-group-size 1 leaves batch norm nothing to compare; use 0 for the whole batch")
+            raise AAGError(
+                "--bn-group-size 1 makes groups of one image, too few for batch norm; use 0 for the whole batch"
+            )
 
     def resolve(self) -> Self:
         """Replace automatic values, and fit `width` and `depth` to the network (None where it has none)."""

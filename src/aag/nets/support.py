@@ -14,7 +14,7 @@ from aag.nets.layers import ConvNorm, GhostBatchNorm1d, GhostBatchNorm2d, Linear
 from aag.nets.resnet import BasicBlock, Bottleneck, ResNet
 from aag.nets.sobel import SobelPair
 
-_TYPES: tuple[type[nn.Module], ...] = (
+_SUPPORTED_TYPES: tuple[type[nn.Module], ...] = (
     Encoder, SobelPair, ResNet, AlexNet, BasicBlock, Bottleneck, ConvNorm, nn.Conv2d, nn.BatchNorm2d, GhostBatchNorm2d,
     MaxPool, Linear, nn.BatchNorm1d, ScaleBatchNorm1d, GhostBatchNorm1d, nn.ModuleList, nn.Sequential, nn.Flatten,
     nn.ReLU, nn.Identity,
@@ -26,8 +26,8 @@ def _methods(kind: type[nn.Module]) -> dict[str, object]:
     return {name: method for name in names if isinstance(method := getattr(kind, name), FunctionType | property)}
 
 
-# The original methods, to detect later assignments to our classes: `aag.nets` imports this module first.
-_METHODS = {kind: _methods(kind) for kind in _TYPES}
+# Compared with the classes later, to detect replaced methods. `aag.nets` is imported before users can replace any.
+_ORIGINAL_METHODS = {kind: _methods(kind) for kind in _SUPPORTED_TYPES}
 
 
 def unsupported_reason(encoder: nn.Module) -> str:
@@ -51,10 +51,10 @@ def _reasons(encoder: nn.Module) -> Iterator[str]:
         yield "all modules have hooks"
     for name, module in encoder.named_modules():
         kind = type(module)
-        if kind not in _METHODS:
+        if kind not in _ORIGINAL_METHODS:
             yield f"{kind.__name__} ({name}) is not supported"
             continue
-        for method, original in _METHODS[kind].items():
+        for method, original in _ORIGINAL_METHODS[kind].items():
             if getattr(kind, method, None) is not original or method in vars(module):
                 yield f"{method} of {name or 'the encoder'} is overridden"
         if name and _has_hooks(module):

@@ -15,8 +15,8 @@ CLOSE_POINTS = 0.5  # percentage points below the paper that still count as repr
 FAR_POINTS = 3.0  # points above the paper from which on the setups probably differ
 MAX_NAMED_CELLS = 6  # longest list of cells that is written out
 
-QUOTED = "†"  # the paper took the number from earlier work
-ELSEWHERE = "‡"  # shown for comparison, not run here
+QUOTED_MARK = "†"  # the paper took the number from earlier work
+ELSEWHERE_MARK = "‡"  # the number is from elsewhere: shown for comparison, not run here
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class CellResult:
         """The paper's number, with its mark."""
         if self.cell.paper is None:
             return "–"
-        return f"{self.cell.paper:.1f}{ELSEWHERE if self.cell.elsewhere else QUOTED * self.cell.quoted}"
+        return f"{self.cell.paper:.1f}{ELSEWHERE_MARK if self.cell.elsewhere else QUOTED_MARK * self.cell.quoted}"
 
 
 def find_cell(cell: Cell, results: Results) -> CellResult:
@@ -103,9 +103,9 @@ def _measure(results: Iterable[Result], measure: str) -> list[tuple[Result, floa
 
 def _describe_short(measure: str, epochs: int, cell: Cell) -> str:
     assert cell.experiment is not None
-    place, asked = (each.partition("@")[2] for each in (measure, cell.measure))
+    epoch, wanted = (each.partition("@")[2] for each in (measure, cell.measure))
     full = cell.experiment.settings.train.epochs
-    return f"epoch {place} of {epochs}, not {asked} of {full}" if place else f"{epochs} of {full} epochs"
+    return f"epoch {epoch} of {epochs}, not {wanted} of {full}" if epoch else f"{epochs} of {full} epochs"
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,9 @@ class TableResult:
     @property
     def sources(self) -> list[str]:
         """Where numbers come from that are not reproduced."""
-        return sorted({f"{ELSEWHERE} {one.cell.row}: {one.cell.elsewhere}." for one in self.with_state("elsewhere")})
+        return sorted(
+            {f"{ELSEWHERE_MARK} {one.cell.row}: {one.cell.elsewhere}." for one in self.with_state("elsewhere")}
+        )
 
     @property
     def order(self) -> str:

@@ -53,8 +53,8 @@ def _box(
     middle = top + height / 2
     lines = _text(centre, middle + (-4 if detail else 5), name, "ink", 14)
     lines += _text(centre, middle + 14, detail) if detail else ""
-    place = f'x="{centre - width / 2:g}" y="{top:g}" width="{width}" height="{height}" rx="6"'
-    return f'<rect {place} style="fill: var(--{fill}); stroke: var(--soft)"/>{lines}'
+    attributes = f'x="{centre - width / 2:g}" y="{top:g}" width="{width}" height="{height}" rx="6"'
+    return f'<rect {attributes} style="fill: var(--{fill}); stroke: var(--soft)"/>{lines}'
 
 
 def _circle(centre: float, middle: float, name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from aag.errors import AAGError
 from aag.training import RunSettings, choose_recipe, recipe_settings, run_name
 
-EMPTY = "–"  # a cell that the paper leaves empty
+EMPTY_CELL = "–"  # the paper leaves it empty
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ class Table:
 
     @cached_property
     def experiments(self) -> tuple[Experiment, ...]:
-        return _each_once(cell.experiment for cell in self.cells if cell.experiment)
+        return _unique(cell.experiment for cell in self.cells if cell.experiment)
 
 
 @dataclass(frozen=True)
 class Series:
-    """One run of a figure: its name in the legend, and its place on the axis of a sweep."""
+    """One run of a figure: its name in the legend, and its x value in a sweep."""
 
     name: str
     experiment: Experiment
@@ -106,13 +106,14 @@ class Figure:
 
     @cached_property
     def experiments(self) -> tuple[Experiment, ...]:
-        return _each_once(series.experiment for series in self.series)
+        return _unique(series.experiment for series in self.series)
 
 
 Part = Table | Figure
 
 
-def _each_once(experiments: Iterable[Experiment]) -> tuple[Experiment, ...]:
+def _unique(experiments: Iterable[Experiment]) -> tuple[Experiment, ...]:
+    """Return experiments without repetitions, in order."""
     return tuple({each.name: each for each in experiments}.values())
 
 
@@ -123,7 +124,7 @@ def make_experiment(data: str, recipe: str = "auto", method: str | None = None, 
 
 
 def _cell(table: dict[str, Any], row: dict[str, Any], column: dict[str, Any], number: Any) -> Cell:
-    empty, elsewhere = number == EMPTY, row.get("elsewhere", "")
+    empty, elsewhere = number == EMPTY_CELL, row.get("elsewhere", "")
     own = row.get("cells", {}).get(column["name"], {})
     options = {**table.get("settings", {}), **column.get("settings", {}), **row.get("settings", {}), **own}
     if "suffix" in row:
@@ -172,9 +173,9 @@ PAPER: dict[str, Part] = _read()
 
 
 def shorten_measure(measure: str, epochs: int, rounds: int, full: Experiment) -> str:
-    """Return what a short version has in place of a measure: for knn@E, the epoch at the same fraction of the run.
+    """Return the measure of a short version that stands for one of the full run: knn@E at the same fraction of epochs.
 
-    With fewer rounds of the same length, an epoch stays the same one.
+    If the short version has fewer rounds of the same length, E does not change.
     """
     kind, _, epoch = measure.partition("@")
     train = full.settings.train

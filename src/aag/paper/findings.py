@@ -21,7 +21,7 @@ NAMES = {
     "positive_similarity": "s⁺", "negative_similarity": "s⁻",
 }  # fmt: skip
 CONSTANT_VARIATION = 0.01  # a curve that varies by less than this fraction of its largest value counts as constant
-MOST_POINTS = 2000  # of a scatter chart: more would make a page of megabytes
+MAX_POINTS = 2000  # of a scatter chart: more would make a page of megabytes
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ def find_figure(figure: Figure, results: Results) -> FigureResult:
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class _ChosenRecord:
     """The record that stands for a run of a figure."""
 
     series: Series
-    place: int  # in the figure
+    number: int  # of the series in the figure, which decides the colour
     result: Result
 
     @cached_property
@@ -78,16 +78,16 @@ class _Chosen:
         return self.series.name + f" ({self.result.epochs} of {full} epochs)" * self.is_short
 
 
-def _choose(figure: Figure, results: Results) -> tuple[list[_Chosen], list[str]]:
+def _choose(figure: Figure, results: Results) -> tuple[list[_ChosenRecord], list[str]]:
     """Choose one record for each run of a figure, the lowest seed's; else that of the longest short version."""
     chosen, missing = [], []
-    for place, series in enumerate(figure.series):
+    for number, series in enumerate(figure.series):
         if found := results.all_seeds(series.experiment):
-            chosen.append(_Chosen(series, place, found[0]))
+            chosen.append(_ChosenRecord(series, number, found[0]))
             continue
         why = _explain_missing(series, results)
         if short := results.short_versions(series.experiment):
-            chosen.append(_Chosen(series, place, short[0][0]))
+            chosen.append(_ChosenRecord(series, number, short[0][0]))
             why += f", {short[0][0].epochs} of {series.experiment.settings.train.epochs} epochs"
         missing.append(f"{series.name}: {why}")
     return chosen, missing
@@ -104,23 +104,23 @@ def _explain_missing(series: Series, results: Results, *, count_short: bool = Tr
 
 def _find_curves(figure: Figure, results: Results) -> FigureResult:
     chosen, missing = _choose(figure, results)
-    by = "epoch" if figure.kind == "epochs" else "step"
+    x_label = "epoch" if figure.kind == "epochs" else "step"
     charts, findings, used = [], [], {}
-    without: dict[str, list[str]] = {}  # names of runs: the curves that their records lack
+    lacking: dict[str, list[str]] = {}  # by names of runs: the curves that their records lack
     for curve in figure.curves:
         lines = []
         for one in chosen:
             if points := read_curve(one.result, curve):
-                lines.append(Line(one.name, points, one.place, hollow=one.is_short))
+                lines.append(Line(one.name, points, one.number, hollow=one.is_short))
                 used[one.result.path] = one.result
         if absent := [one.name for one in chosen if one.name not in {line.name for line in lines}]:
-            without.setdefault(" and ".join(absent), []).append(NAMES[curve])
+            lacking.setdefault(" and ".join(absent), []).append(NAMES[curve])
         y_label = "kNN accuracy, %" if curve == "knn" else NAMES[curve]
         empty = "no such curve in the records" if chosen else "not run yet"
-        charts.append(LineChart(f"{NAMES[curve]} by {by}", by, y_label, lines, empty=empty))
+        charts.append(LineChart(f"{NAMES[curve]} by {x_label}", x_label, y_label, lines, empty=empty))
         if lines:
             findings.append(_describe_curves(curve, lines))
-    missing += [f"{', '.join(curves)}: not in the record of {names}" for names, curves in without.items()]
+    missing += [f"{', '.join(curves)}: not in the record of {names}" for names, curves in lacking.items()]
     return FigureResult(figure, tuple(charts), tuple(findings), tuple(missing), tuple(used.values()))
 
 
@@ -175,7 +175,7 @@ def _describe_sign(curve: str, line: Line) -> str:
         return " and never goes below zero"
     if not below[-1]:
         return f" and is below zero at {sum(below)} of {len(below)} points, not at the last"
-    since = max((place for place, is_below in enumerate(below) if not is_below), default=-1) + 1
+    since = max((index for index, is_below in enumerate(below) if not is_below), default=-1) + 1
     return f" and is below zero from epoch {line.points[since][0]:g} on"
 
 
@@ -188,11 +188,12 @@ def _find_sweep(figure: Figure, results: Results) -> FigureResult:
     lines: list[Line] = []
     findings: list[str] = []
     used: dict[Path, Result] = {}
-    without: dict[str, list[str]] = {}
+    missing_names: dict[str, list[str]] = {}  # by reason
     for series in figure.series:
         if not results.all_seeds(series.experiment):
-            # On an axis of epochs a shorter run has its own place and stands for no other.
-            without.setdefault(_explain_missing(series, results, count_short=not by_epochs), []).append(series.name)
+            # On an axis of epochs, a shorter run is a point of its own and stands for no other.
+            reason = _explain_missing(series, results, count_short=not by_epochs)
+            missing_names.setdefault(reason, []).append(series.name)
     for colour, measure in enumerate(figure.curves):
         full: dict[float, CellResult] = {}
         short: dict[str, dict[float, CellResult]] = {}
@@ -202,7 +203,7 @@ def _find_sweep(figure: Figure, results: Results) -> FigureResult:
             if found.state == "done":
                 full[series.x] = found
             elif results.all_seeds(series.experiment):
-                without.setdefault(f"recorded without {NAMES[measure]}", []).append(series.name)
+                missing_names.setdefault(f"recorded without {NAMES[measure]}", []).append(series.name)
             elif found.state == "short" and not by_epochs:
                 short.setdefault(f"{NAMES[measure]}, {found.note}", {})[series.x] = found
         for experiment in others:
@@ -221,7 +222,7 @@ def _find_sweep(figure: Figure, results: Results) -> FigureResult:
             used |= {result.path: result for found in cells.values() for result in found.results}
     if len(figure.curves) == 2:
         findings += _compare_measures(figure, lines)
-    missing = tuple(f"{figure.x} {', '.join(names)}: {why}" for why, names in without.items())
+    missing = tuple(f"{figure.x} {', '.join(names)}: {why}" for why, names in missing_names.items())
     chart = LineChart(
         f"{label(figure)}: {figure.title}", figure.x, "accuracy, %", lines, log=figure.log, mark_points=True
     )
@@ -229,7 +230,7 @@ def _find_sweep(figure: Figure, results: Results) -> FigureResult:
 
 
 def _find_other_lengths(figure: Figure, results: Results) -> list[Experiment]:
-    """Return recorded runs that have a place on an axis of epochs, down to half of the figure's shortest."""
+    """Return recorded runs of other lengths for an axis of epochs, down to half of the figure's shortest run."""
     first = figure.series[0].experiment
     asked = {series.experiment.settings.train.epochs for series in figure.series}
     groups = [group for series in figure.series for group in results.short_versions(series.experiment)]
@@ -278,16 +279,16 @@ def _find_projections(figure: Figure, results: Results) -> FigureResult:
         if found is None:
             missing.append(f"{one.name}: no t-SNE of its embeddings is recorded")
             continue
-        charts[one.series.name] = chart = _thin(one.name, found)
+        charts[one.series.name] = chart = _scatter_chart(one.name, found)
         findings.append(_describe_neighbours(chart, len(found["x"])))
         used.append(one.result)
         projections[results.projection_file(one.experiment)] = found
     return FigureResult(figure, tuple(charts.values()), tuple(findings), tuple(missing), tuple(used), projections)
 
 
-def _thin(name: str, found: dict[str, Any]) -> ScatterChart:
+def _scatter_chart(name: str, found: dict[str, Any]) -> ScatterChart:
     points = list(zip(map(float, found["x"]), map(float, found["y"]), strict=True))
-    step = -(-len(points) // MOST_POINTS)
+    step = -(-len(points) // MAX_POINTS)
     return ScatterChart(name, points[::step], found["labels"][::step], found["classes"])
 
 

@@ -11,7 +11,16 @@ from aag.pages.document import Block, Link, Paragraph, Styled, Text, heading, jo
 from aag.pages.html import render_html
 from aag.pages.markdown import render_markdown
 from aag.pages.plots import save_charts
-from aag.paper.cells import CLOSE_POINTS, ELSEWHERE, FAR_POINTS, QUOTED, CellResult, TableResult, format_signed, label
+from aag.paper.cells import (
+    CLOSE_POINTS,
+    ELSEWHERE_MARK,
+    FAR_POINTS,
+    QUOTED_MARK,
+    CellResult,
+    TableResult,
+    format_signed,
+    label,
+)
 from aag.paper.drawing import draw_framework
 from aag.paper.experiments import Figure, Part
 from aag.paper.findings import FigureResult, find_figure
@@ -34,7 +43,7 @@ def write_pages(results: Path, out: Path, markdown: Path | None = None) -> list[
     if markdown and markdown.resolve() == out.resolve():
         raise AAGError(f"cannot write two pages to {out}; give two names")
     texts = {out: render_html(document, out)} | ({markdown: render_markdown(document, markdown)} if markdown else {})
-    with ExitStack() as stack:  # files are renamed into place when all are written
+    with ExitStack() as stack:  # files are renamed when all of them are written
         for path, text in texts.items():
             if path.is_dir():
                 raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
@@ -95,7 +104,8 @@ def _summary_section(summary: Summary) -> doc.Section:
         Styled("▲ above or equal", "diff up"), ", ", Styled(f"▽ below by at most {CLOSE_POINTS}", "diff near"), ", ",
         Styled("▼ below by more", "diff down"),
         ". Then the paper's number. One seed, unless the cell gives a range over n seeds; then our number is their "
-        f"mean. {QUOTED}: the paper took the number from earlier work. {ELSEWHERE}: shown for comparison only.",
+        f"mean. {QUOTED_MARK}: the paper took the number from earlier work. {ELSEWHERE_MARK}: shown for comparison "
+        "only.",
     ]  # fmt: skip
     states = (
         "Short versions have fewer epochs than the cell asks for; they are not compared. Stale records have other "
@@ -143,11 +153,11 @@ def make_lists(summary: Summary) -> dict[str, list[Text]]:
 def _table_section(found: TableResult) -> doc.Section:
     table = found.table
     rows = []
-    for place, row in enumerate(found.rows):
+    for number, row in enumerate(found.rows):
         first = row[0].cell
-        tags = {"quoted": first.quoted, f"not ours {ELSEWHERE}": bool(first.elsewhere), "added by us": first.added}
+        tags = {"quoted": first.quoted, f"not ours {ELSEWHERE_MARK}": bool(first.elsewhere), "added by us": first.added}
         head: list[Text] = [first.row, *(join(Styled(tag, "tag")) for tag, shown in tags.items() if shown)]
-        words = [doc.Cell([text]) for text in table.texts[place : place + 1]]
+        words = [doc.Cell([text]) for text in table.texts[number : number + 1]]
         rows.append([doc.Cell(head), *map(_cell, row), *words])
     columns = ["", *table.columns, *filter(None, [table.text_column])]
     missing = bool(found.describe_open())
@@ -159,7 +169,7 @@ def _table_section(found: TableResult) -> doc.Section:
             doc.Table(label(table), columns, rows, f"{label(table)}: {found.tally}."),
             *(Paragraph(text) for text in (found.gains, found.order) if text),
             *_notes(table.notes),
-            *_small([*found.sources, *found.protocols]),
+            *_protocol_paragraphs([*found.sources, *found.protocols]),
             *_missing_command(table, missing),
         ],
         label(table),
@@ -237,7 +247,7 @@ def _figure_section(found: FigureResult) -> doc.Section:
             Paragraph(figure.shows),
             *body,
             *_notes(figure.notes),
-            *_small(found.protocols),
+            *_protocol_paragraphs(found.protocols),
             *([Paragraph([*links, f"{seeds}."], "protocol")] if links else []),
             *_missing_command(figure, bool(found.missing)),
         ],
@@ -271,7 +281,7 @@ def _notes(notes: Iterable[str]) -> list[Block]:
     return [heading("Our notes"), doc.Bullets(list(notes))] if notes else []
 
 
-def _small(texts: Iterable[str]) -> list[Block]:
+def _protocol_paragraphs(texts: Iterable[str]) -> list[Block]:
     return [Paragraph(text, "protocol") for text in texts]
 
 

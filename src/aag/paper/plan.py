@@ -14,7 +14,7 @@ from aag.runs import Run
 from aag.training import Execution
 from aag.training.commands import evaluate_command, train_command
 
-TSNE = "t-SNE projection"  # what a figure may need of a run, besides curves and measures
+TSNE = "t-SNE projection"  # figures need it of some runs, besides curves and measures
 RELATIVE_WORK = {"alexnet": 1, "resnet18": 3, "resnet50": 11}  # of one view, roughly
 
 
@@ -101,14 +101,14 @@ class RecordStatus(StrEnum):
 
 
 @dataclass(frozen=True)
-class Place:
+class Entry:
     """A cell of a table, or a curve of a figure."""
 
     row: str
     column: str
     experiment: Experiment | None
     measures: tuple[str, ...] = ()
-    drawn: tuple[str, ...] = ()  # needed of the first seed only: curves, or TSNE
+    drawn: tuple[str, ...] = ()  # curves, or TSNE: only the first seed needs them
 
     @property
     def dataset(self) -> str:
@@ -120,12 +120,13 @@ class Place:
         return self.experiment.settings.encoder.network.partition("+")[0] if self.experiment else ""
 
 
-def find_places(part: Part) -> list[Place]:
+def list_entries(part: Part) -> list[Entry]:
+    """Return the cells of a table, or the curves of a figure."""
     if isinstance(part, Table):
-        return [Place(cell.row, cell.column, cell.experiment, (cell.measure,)) for cell in part.cells]
+        return [Entry(cell.row, cell.column, cell.experiment, (cell.measure,)) for cell in part.cells]
     measures = part.curves if part.kind == "sweep" else ()
     drawn = {"tsne": (TSNE,), "steps": part.curves}.get(part.kind, ())
-    return [Place(series.name, "", series.experiment, measures, drawn) for series in part.series]
+    return [Entry(series.name, "", series.experiment, measures, drawn) for series in part.series]
 
 
 def find_parts(names: Iterable[str]) -> list[Part]:
@@ -145,17 +146,17 @@ def select_runs(options: ReproduceOptions, parts: Iterable[Part] | None = None) 
     parts = find_parts(options.what) if parts is None else list(parts)
     if options.seeds < 1:
         raise AAGError(f"--seeds must be at least 1, not {options.seeds}")
-    chosen = [(part.id, place, place.experiment) for part, place in _filter(parts, options) if place.experiment]
+    chosen = [(part.id, entry, entry.experiment) for part, entry in _filter(parts, options) if entry.experiment]
     if options.knn_every is not None:
         _check_knn_every(options.knn_every, chosen, options.epochs_scale)
     with_tsne = [part for part in PAPER.values() if isinstance(part, Figure) and part.kind == "tsne"]
     projected = {each.shorten(options.epochs_scale).name for part in with_tsne for each in part.experiments}
     runs: dict[str, PlannedRun] = {}
     for seed in range(options.seeds):  # the first seed of every cell comes before the second of any
-        for part, place, first in chosen:
+        for part, entry, first in chosen:
             full = first.replace(seed=seed)
             short = full.shorten(options.epochs_scale)
-            needs = {*_shorten_all(place.measures, short, full), *(() if seed else place.drawn)}
+            needs = {*_shorten_all(entry.measures, short, full), *(() if seed else entry.drawn)}
             planned = runs.get(short.name) or PlannedRun(
                 short,
                 _execution(short, first, options),
@@ -169,24 +170,24 @@ def select_runs(options: ReproduceOptions, parts: Iterable[Part] | None = None) 
     return _take_shard(list(runs.values()), options.shard)
 
 
-def _filter(parts: list[Part], options: ReproduceOptions) -> list[tuple[Part, Place]]:
+def _filter(parts: list[Part], options: ReproduceOptions) -> list[tuple[Part, Entry]]:
     wanted = {name: getattr(options, name) for name in ("dataset", "network", "row", "column")}
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if "" in wanted.values():
         raise AAGError("an empty name matches everything; leave the option out")
-    every = [(part, place) for part in parts for place in find_places(part)]
+    every = [(part, entry) for part in parts for entry in list_entries(part)]
     chosen = every
     for name, value in wanted.items():
         known: dict[str, set[str]] = {part.id: set() for part in parts}
-        for part, place in every:
-            known[part.id] |= {getattr(place, name)} - {""}
+        for part, entry in every:
+            known[part.id] |= {getattr(entry, name)} - {""}
         if not any(known.values()):
             raise AAGError(f"--{name} {value}: nothing selected has a {name}; leave the option out")
         matching = {part: _matches(value, names) for part, names in known.items()}
         if not any(matching.values()):
             raise unknown_name(name, value, set().union(*known.values()))
-        chosen = [(part, place) for part, place in chosen if getattr(place, name) in matching[part.id]]
-    if wanted and not any(place.experiment for _, place in chosen):
+        chosen = [(part, entry) for part, entry in chosen if getattr(entry, name) in matching[part.id]]
+    if wanted and not any(entry.experiment for _, entry in chosen):
         asked = ", ".join(f"--{name} {value}" for name, value in wanted.items())
         raise AAGError(f"no run matches {asked}: the cell does not exist, is empty, or is not reproduced here")
     return chosen
@@ -198,13 +199,13 @@ def _matches(wanted: str, names: set[str]) -> set[str]:
     return {name for name in names if name.lower() == small} or {name for name in names if small in name.lower()}
 
 
-def _check_knn_every(every: int, chosen: list[tuple[str, Place, Experiment]], scale: float) -> None:
+def _check_knn_every(every: int, chosen: list[tuple[str, Entry, Experiment]], scale: float) -> None:
     """Raise unless kNN is evaluated after the epochs that a table shows."""
-    for part, place, experiment in chosen:
+    for part, entry, experiment in chosen:
         short = experiment.shorten(scale)
-        for epoch in _knn_epochs(_shorten_all(place.measures, short, experiment)):
+        for epoch in _knn_epochs(_shorten_all(entry.measures, short, experiment)):
             if epoch != short.settings.train.epochs and (not every or epoch % every):
-                raise AAGError(f"--knn-every {every} skips epoch {epoch}, which {part} shows")
+                raise AAGError(f"--knn-every {every} skips epoch {epoch}, which {part} shows; leave it out")
 
 
 def _shorten_all(measures: Iterable[str], short: Experiment, full: Experiment) -> list[str]:
@@ -225,13 +226,13 @@ def _take_shard(runs: list[PlannedRun], shard: str | None) -> list[PlannedRun]:
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise AAGError(f"--shard takes a part and the number of parts, such as 2/8, not {shard!r}")
     loads = [0.0] * int(found[2])
-    mine = set()
+    selected = set()
     for run in sorted(runs, key=lambda run: -estimate_work(run.experiment)):
         lightest = loads.index(min(loads))
         loads[lightest] += estimate_work(run.experiment)
         if lightest == int(found[1]) - 1:
-            mine.add(run.name)
-    return [run for run in runs if run.name in mine]
+            selected.add(run.name)
+    return [run for run in runs if run.name in selected]
 
 
 def estimate_work(experiment: Experiment) -> float:
@@ -253,8 +254,8 @@ def _execution(short: Experiment, full: Experiment, options: ReproduceOptions) -
     )
     if options.knn_every is not None:
         return execution
-    shown = (place for part in PAPER.values() for place in find_places(part) if place.experiment == full)
-    epochs = _knn_epochs(_shorten_all((m for place in shown for m in place.measures), short, full))
+    shown = (entry for part in PAPER.values() for entry in list_entries(part) if entry.experiment == full)
+    epochs = _knn_epochs(_shorten_all((m for entry in shown for m in entry.measures), short, full))
     return replace(execution, knn_every=math.gcd(execution.knn_every, *epochs) or 1) if epochs else execution
 
 

@@ -11,7 +11,18 @@ from aag.paper.results import Result
 from aag.text import duration, join_or
 
 OPTIMIZERS = {"sgd": "SGD", "lars": "LARS", "adam": "Adam"}
-IGNORED = ("data", "train", "test", "dimensions", "precision", "seed", "augmentation", "vote", "name", "image_size")
+IGNORED_FIELDS = (
+    "data",
+    "train",
+    "test",
+    "dimensions",
+    "precision",
+    "seed",
+    "augmentation",
+    "vote",
+    "name",
+    "image_size",
+)
 Row = tuple[Result | None, dict[str, Any]]  # a protocol, and the record that has it
 
 
@@ -20,10 +31,10 @@ def describe_training(experiments: Iterable[Experiment]) -> list[str]:
     by_method: dict[str, list[dict[str, Any]]] = {}
     for experiment in experiments:
         by_method.setdefault(experiment.settings.method, []).append(experiment.options)
-    return [f"Training ({method}): {', '.join(_describe(runs))}." for method, runs in by_method.items()]
+    return [f"Training ({method}): {', '.join(_describe_settings(runs))}." for method, runs in by_method.items()]
 
 
-def _describe(runs: list[dict[str, Any]]) -> list[str]:
+def _describe_settings(runs: list[dict[str, Any]]) -> list[str]:
     def each(text: Callable[[dict[str, Any]], Any]) -> str:
         return join_or(map(str, map(text, runs)))
 
@@ -51,7 +62,7 @@ def describe_protocols(measures: Iterable[str], results: Iterable[Result]) -> li
         groups: dict[tuple[tuple[str, str], ...], list[Row]] = {}
         for result, row in rows:
             if row["evaluation"] == kind and row.get("layer") == layer:
-                key = tuple((name, str(value)) for name, value in sorted(row.items()) if name not in IGNORED)
+                key = tuple((name, str(value)) for name, value in sorted(row.items()) if name not in IGNORED_FIELDS)
                 groups.setdefault(key, []).append((result, row))
         planned = knn_protocol() if kind == "knn" else linear_protocol()
         usual, *others = sorted(groups.values(), key=len, reverse=True) or [[(None, planned)]]

@@ -8,7 +8,7 @@ from aag.paper.experiments import Experiment
 from aag.paper.results import Result, Results
 from aag.training import RunSettings, recipe_settings
 
-AUTOMATIC = ("width",)  # besides options whose value is None or auto: it follows the network
+AUTOMATIC_OPTIONS = ("width",)  # besides options whose value is None or auto: it follows the network
 
 
 def recorded_experiment(result: Result) -> Experiment | None:
@@ -42,7 +42,7 @@ def _from_recipe(recipe: str, settings: RunSettings) -> Experiment:
     """Return the settings as options of a recipe, without automatic values that resolve to the same."""
     base, wanted = recipe_settings(recipe, settings.data.source, settings.method), settings.options()
     usual = base.options()
-    automatic = {name for name, value in usual.items() if value in (None, "auto") or name in AUTOMATIC}
+    automatic = {name for name, value in usual.items() if value in (None, "auto") or name in AUTOMATIC_OPTIONS}
     changed = {name: value for name, value in wanted.items() if name not in automatic and value != usual[name]}
     written = base.replace(**changed)
     resolved = written.resolve(settings.train.precision).options()

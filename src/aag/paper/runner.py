@@ -123,14 +123,14 @@ def _is_finished(planned: PlannedRun) -> bool:
 def _explain_deleted(planned: PlannedRun, results: Results) -> str:
     result = results.same_seed(planned.experiment)
     assert result is not None
-    lacks = _describe(missing_needs(planned, results))
+    lacks = _describe_needs(missing_needs(planned, results))
     return (
         f"{result.path} has no {lacks}, and its run folder {planned.run.folder} is gone; "
         "delete the record to train the run again"
     )
 
 
-def _describe(needs: frozenset[str]) -> str:
+def _describe_needs(needs: frozenset[str]) -> str:
     epochs = sorted((need for need in needs if "@" in need), key=lambda need: int(need.partition("@")[2]))
     measures = [need for need in ("knn", "linear") if need in needs]
     curves = needs - {TSNE, *epochs, *measures}
@@ -233,7 +233,9 @@ class Runner:
         with run.lock():
             self.record(run, sets, planned.needs_projection)
         if lacks := missing_needs(planned, Results(self.records)):
-            raise AAGError(f"{run.folder} has no {_describe(lacks)}; delete it and its record to train the run again")
+            raise AAGError(
+                f"{run.folder} has no {_describe_needs(lacks)}; delete it and its record to train the run again"
+            )
         return "recorded"
 
     def load(self, settings: RunSettings) -> TrainTestSets:

@@ -24,11 +24,11 @@ class Summary:
         for one in (one for table in self.tables for one in table.comparable_cells):
             assert one.cell.experiment
             runs.setdefault((one.cell.experiment.settings.method, one.cell.experiment.name), []).append(one)
-        own = [cells for (method, _), cells in runs.items() if method == "aag"]
+        aag_runs = [cells for (method, _), cells in runs.items() if method == "aag"]
         reasons = dict.fromkeys(one.cell.incomparable for table in self.tables for one in table.runnable_cells)
         left_out = ", ".join(filter(None, reasons))
         excluded = f" Runs that cannot be compared are not counted ({left_out})." if left_out else ""
-        return f"Runs: {_count([*runs.values()])}, in every table. AAG's own: {_count(own)}.{excluded}"
+        return f"Runs: {_count([*runs.values()])}, in every table. AAG's own: {_count(aag_runs)}.{excluded}"
 
     @cached_property
     def used(self) -> list[Result]:

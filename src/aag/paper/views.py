@@ -24,10 +24,10 @@ def make_view_table(images: int = 6) -> doc.Table:
     augmentations = settings.method_type(settings.method_settings).augmentations()
     views = [augment(chosen, key=keys(0, 0, index, view)) for view, augment in enumerate(augmentations)]
     rows = []
-    for place, label in enumerate(sample.labels[index].tolist()):
+    for position, label in enumerate(sample.labels[index].tolist()):
         name = sample.classes[label]
         pictures = zip(COLUMNS, (chosen, *views), strict=True)
-        cells = [doc.Cell([[doc.Image(_png(view[place]), f"{name}, {column}")]]) for column, view in pictures]
+        cells = [doc.Cell([[doc.Image(_png(view[position]), f"{name}, {column}")]]) for column, view in pictures]
         rows.append([doc.Cell([name]), *cells])
     caption = "Photographs of the bundled sample of CIFAR-10, and their views in the first epoch with seed 0."
     return doc.Table("Images and their views", ["", *COLUMNS], rows, caption, "views")

@@ -18,9 +18,9 @@ from aag.data.memory import available_memory
 from aag.serving.table import RESERVED, EmbeddingTable
 from aag.text import readable_bytes
 
-METADATA = b"aag"  # key of the Parquet file's metadata, which is JSON
+METADATA_KEY = b"aag"  # in the Parquet file's metadata; its value is JSON
 ROW_GROUP = 8192  # rows
-CHECKED_ROWS = 1024  # at a time
+ROWS_PER_CHECK = 1024
 THUMBNAIL = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
@@ -38,7 +38,7 @@ def to_arrow(table: EmbeddingTable) -> pa.Table:
         arrays["thumbnail"] = pa.array(rows, THUMBNAIL)
     for name, values in table.columns.items():
         arrays[name] = pa.array(values)
-    return pa.table(arrays, metadata={METADATA: json.dumps(table.metadata)})
+    return pa.table(arrays, metadata={METADATA_KEY: json.dumps(table.metadata)})
 
 
 def _vectors(values: Tensor) -> pa.Array:
@@ -51,7 +51,7 @@ def write_stream(path: Path, suffix: str, tables: Iterable[EmbeddingTable]) -> N
     writer: Any = None
     try:
         for table in tables:
-            arrow = to_arrow(table) if suffix == ".parquet" else _wide(table)
+            arrow = to_arrow(table) if suffix == ".parquet" else _csv_columns(table)
             if writer is None:
                 writer = _open_writer(path, suffix, arrow.schema)
             arrow = arrow.cast(writer.schema) if suffix == ".parquet" else arrow
@@ -75,7 +75,7 @@ def read_parquet(path: Path, leave_out: set[str]) -> EmbeddingTable:
         if _may_expand(file.metadata):
             _check_expansion(path, file.metadata, wanted)
         found = file.read(wanted)
-    metadata = json.loads((found.schema.metadata or {}).get(METADATA, b"{}"))
+    metadata = json.loads((found.schema.metadata or {}).get(METADATA_KEY, b"{}"))
     return EmbeddingTable(
         found["path"].to_pylist(),
         _matrix(found, "embedding"),
@@ -99,7 +99,7 @@ def _check_expansion(path: Path, metadata: pq.FileMetaData, wanted: list[str]) -
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     total, limit = 0, available_memory() // 4
     with pq.ParquetFile(path, read_dictionary=texts) as file:  # such a column holds each text once
-        for batch in file.iter_batches(CHECKED_ROWS, columns=wanted):
+        for batch in file.iter_batches(ROWS_PER_CHECK, columns=wanted):
             total += sum(map(_expanded_bytes, batch.columns))
             if total > limit:
                 raise ValueError(f"its values take more than {readable_bytes(limit)} of memory")
@@ -140,7 +140,7 @@ def _thumbnails(column: pa.ChunkedArray) -> list[bytes]:
 # --- .csv ----------------------------------------------------------------------------------------------------------
 
 
-def _wide(table: EmbeddingTable) -> pa.Table:
+def _csv_columns(table: EmbeddingTable) -> pa.Table:
     """Return the columns of a .csv: path, other columns, embedding_0 …, feature_0 …; no thumbnails, no metadata."""
     arrays: dict[str, Any] = {"path": pa.array(table.names, pa.string())}
     arrays |= {name: pa.array(values) for name, values in table.columns.items()}

@@ -12,8 +12,8 @@ from aag.pages.markdown import escape, make_table
 from aag.runs import Run, flatten
 from aag.text import duration, readable_value
 
-HIDDEN = ("evaluation", "layer", "data")  # parts of a protocol that other columns show
-HEALTH = {
+HIDDEN_FIELDS = ("evaluation", "layer", "data")  # parts of a protocol that other columns show
+HEALTH_TITLES = {
     "rank": "effective rank (RankMe)",
     "alignment": "alignment of two views (lower is better)",
     "uniformity": "uniformity (lower is better)",
@@ -107,7 +107,7 @@ def _numbers(run: Run) -> str:
     holdout = run.settings()["data"].get("holdout")
     held_out = f", held-out {100 * holdout:g} % of the labelled images" if holdout else ""
     for row in results:
-        protocol = ", ".join(f"{name} {value}" for name, value in row["protocol"].items() if name not in HIDDEN)
+        protocol = ", ".join(f"{name} {value}" for name, value in row["protocol"].items() if name not in HIDDEN_FIELDS)
         data = escape(str(row["protocol"].get("data"))) + held_out
         rows.append([row["name"], f"{row['accuracy']:.2f} %", data, escape(protocol)])
     metrics = run.metrics()
@@ -116,7 +116,7 @@ def _numbers(run: Run) -> str:
         rows.append(["kNN (embedding)", f"{knn[-1]['knn']:.2f} %", f"test split{held_out}", protocol])
     if health := [row for row in metrics if row["kind"] == "health"]:
         last = health[-1]
-        for name, title in HEALTH.items():
+        for name, title in HEALTH_TITLES.items():
             if name in last:
                 total = f" of {last['dimensions']}" if name == "rank" and "dimensions" in last else ""
                 protocol = f"label-free, epoch {last['epoch']}"

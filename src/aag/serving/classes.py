@@ -49,9 +49,9 @@ class Classification:
         totals = counts.sum(dim=1)
         wrong = counts.clone().fill_diagonal_(0).flatten()
         found = []
-        for place in wrong.argsort(descending=True, stable=True)[:most].tolist():
-            actual, predicted = divmod(place, len(self.classes))
-            if number := int(wrong[place]):
+        for cell in wrong.argsort(descending=True, stable=True)[:most].tolist():
+            actual, predicted = divmod(cell, len(self.classes))
+            if number := int(wrong[cell]):
                 share = 100 * number / int(totals[actual])
                 found.append((self.classes[actual], self.classes[predicted], number, share))
         return found
@@ -77,7 +77,8 @@ def classify(gallery: Gallery) -> Classification | None:
         queries = bank = labelled
     rows, bank_rows = queries.nonzero()[:, 0], bank.nonzero()[:, 0]
     device = gallery.embeddings.device
-    # Without a test split, no number of aag evaluate must match. With few images a tenth vote, else large classes win.
+    # Leave-one-out has no counterpart in aag evaluate, so k is free. With few images, 200 votes would favour large
+    # classes, so a tenth of the images vote.
     k = min(K, max(1, len(bank_rows) // 10) if leave_one_out else len(bank_rows))
     found = knn_predict(
         gallery.embeddings[bank_rows.to(device)],
@@ -89,8 +90,8 @@ def classify(gallery: Gallery) -> Classification | None:
         leave_one_out=leave_one_out,
     )
     share, predicted = found.scores.max(dim=1)
-    who = f"{len(rows):,} test images by {len(bank_rows):,} training images"
+    compared = f"{len(rows):,} test images by {len(bank_rows):,} training images"
     if leave_one_out:
-        who = "each image by the others"
-    protocol = f"Weighted kNN on embeddings, {who}; k = {k}, votes exp(cosine / {TEMPERATURE}), nothing augmented."
+        compared = "each image by the others"
+    protocol = f"Weighted kNN on embeddings, {compared}; k = {k}, votes exp(cosine / {TEMPERATURE}), nothing augmented."
     return Classification(rows, gallery.labels[rows], predicted.cpu(), share.cpu(), gallery.classes, protocol)

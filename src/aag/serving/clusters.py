@@ -18,8 +18,8 @@ from aag.text import pluralize
 COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)  # numbers of clusters that are tried
 SAMPLE, SILHOUETTE_SAMPLE = 10_000, 2000  # images used to choose the number of clusters
 CLEAR_SILHOUETTE = 0.25  # below it, clusters overlap
-TOLERANCE = 0.9  # share of the best silhouette that is good enough
-CANDIDATES = 6  # for each initial centre
+TOLERANCE = 0.9  # of the best silhouette; a count that reaches it is good enough
+CANDIDATES = 6  # drawn for each initial centre
 RESTARTS = 3  # of k-means; the one with the lowest inertia is used
 
 
@@ -61,13 +61,13 @@ def find_clusters(table: EmbeddingTable, count: int | None = None, *, seed: int 
 
 
 def choose_count(silhouettes: dict[int, float]) -> int:
-    """Return the number of clusters with the best mean silhouette; if that is below 0.25, the most within 10 % of it.
+    """Return the count with the best mean silhouette; if that is below 0.25, the largest count within 10 % of it.
 
     Below 0.25 the clusters overlap, as those of photographs do. Then the best is often 2, by a small margin.
     """
     best = max(silhouettes.values(), default=0.0)
-    least = best if best >= CLEAR_SILHOUETTE else TOLERANCE * best
-    return max((count for count, value in silhouettes.items() if value >= least), default=1)
+    required = best if best >= CLEAR_SILHOUETTE else TOLERANCE * best
+    return max((count for count, value in silhouettes.items() if value >= required), default=1)
 
 
 def write_clusters(path: Path, table: EmbeddingTable, clustering: Clustering) -> None:
@@ -140,9 +140,9 @@ def _silhouettes(x: Tensor, seed: int) -> dict[int, float]:
     found = {}
     for count in (count for count in COUNTS if 2 * count <= len(sample)):
         labels = _best_kmeans(sample, count, seed)[0].numpy()
-        some = slice(None, None, -(-len(sample) // SILHOUETTE_SAMPLE))
-        if len(set(labels[some].tolist())) > 1:
-            found[count] = float(silhouette_score(sample[some].numpy(), labels[some]))
+        scored = slice(None, None, -(-len(sample) // SILHOUETTE_SAMPLE))  # every n-th row
+        if len(set(labels[scored].tolist())) > 1:
+            found[count] = float(silhouette_score(sample[scored].numpy(), labels[scored]))
     return found
 
 

@@ -12,7 +12,7 @@ from aag.runs import Run, flatten, run_status
 from aag.serving.curves import make_charts
 from aag.text import column_texts, duration, keep_end
 
-MOST_LINES = 10  # in a chart; there are no more colours
+MAX_LINES = 10  # in a chart; there are no more colours
 NAMED_LINES = 4  # with more runs, the legend shows only their numbers in the table
 
 
@@ -22,7 +22,7 @@ def compare_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
     All rows have the same keys; a number that a run does not have is None.
     """
     if len(runs) < 2:
-        raise AAGError("a comparison needs at least two runs")
+        raise AAGError(f"a comparison needs at least two runs, not {len(runs)}")
     settings = [flatten(run.settings()) for run in runs]
     names = dict.fromkeys(name for flat in settings for name in flat)
     differing = [name for name in names if any(flat.get(name) != settings[0].get(name) for flat in settings)]
@@ -48,10 +48,10 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
     if path.is_dir():
         raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
     rows = compare_runs(runs)
-    lines = numbers = [str(place) for place in range(1, len(rows) + 1)]
+    lines = numbers = [str(number) for number in range(1, len(rows) + 1)]
     if len(rows) <= NAMED_LINES:
         lines = [f"{number}: {keep_end(row['run'], 30)}" for number, row in zip(numbers, rows, strict=True)]
-    charts = make_charts({name: run.metrics() for name, run in list(zip(lines, runs, strict=True))[:MOST_LINES]})
+    charts = make_charts({name: run.metrics() for name, run in list(zip(lines, runs, strict=True))[:MAX_LINES]})
     columns = {_heading(key): _texts(key, [row[key] for row in rows]) for key in rows[0]}
     caption = "Settings that differ between the runs, and their last numbers; accuracies in percent."
     if len(rows) < len(columns):  # a column per run is narrower
@@ -65,8 +65,8 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
         )
     ]
     blocks: list[doc.Block] = [doc.Charts(charts)] if charts else [doc.Paragraph("Nothing is logged yet.")]
-    if len(runs) > MOST_LINES:
-        blocks.append(doc.Paragraph(f"The curves show the first {MOST_LINES} of {len(runs)} runs.", "protocol"))
+    if len(runs) > MAX_LINES:
+        blocks.append(doc.Paragraph(f"The curves show the first {MAX_LINES} of {len(runs)} runs.", "protocol"))
     sections.append(doc.Section("curves", "Curves", blocks, "Curves"))
     title = f"{len(runs)} runs compared"
     document = doc.Document(title, [], sections, "Written by aag compare.", "Sections")

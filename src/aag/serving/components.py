@@ -60,7 +60,7 @@ def connect_similar(embeddings: Tensor, threshold: float) -> np.ndarray:
     Two rows are connected by a cosine of at least `threshold`.
     """
     count, device = len(embeddings), embeddings.device
-    threshold = min(threshold, 1 - ROUNDING)  # copies of a row reach 1 only up to rounding
+    threshold = min(threshold, 1 - ROUNDING)  # rounding keeps the cosine of identical rows below 1
     bounds = bounding_rows(embeddings)
     found = Components(count)
     block_rows, block_columns = CPU_BLOCK if device.type == "cpu" else GPU_BLOCK

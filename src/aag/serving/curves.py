@@ -39,7 +39,7 @@ def make_charts(runs: Mapping[str, Rows]) -> list[LineChart]:
     charts = []
     for curve in CURVES:
         points = {name: curve_points(rows, curve) for name, rows in runs.items()}
-        colours = {name: 1 if len(runs) == 1 else 2 + place % 10 for place, name in enumerate(runs)}
+        colours = {name: 1 if len(runs) == 1 else 2 + number % 10 for number, name in enumerate(runs)}
         lines = [
             Line(name if len(runs) > 1 else "", curve_of_run, colours[name])
             for name, curve_of_run in points.items()

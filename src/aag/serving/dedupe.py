@@ -17,11 +17,15 @@ from aag.serving.components import ROUNDING, connect_similar
 from aag.serving.options import DUPLICATE_COSINE
 from aag.serving.search import picture_loader
 from aag.serving.sheets import GREEN, Section, Tile, make_sheet
-from aag.serving.sources import is_set
+from aag.serving.sources import is_image_set
 from aag.serving.table import EmbeddingTable
 
 CHECKED_SIDE = 16  # pixels of the small copies that are compared
-MAX_DIFFERENCE, FLAT, MIN_CORRELATION = 25.0, 4.0, 0.7  # mean difference, deviation (both of 255), correlation
+MAX_DIFFERENCE, FLAT_DEVIATION, MIN_CORRELATION = (
+    25.0,
+    4.0,
+    0.7,
+)  # mean difference, deviation (both of 255), correlation
 MAX_COMPONENT_GROUPS = 1000  # groups of one component; its other images are kept
 MAX_TILES = 18  # of a group on the contact sheet
 
@@ -56,7 +60,7 @@ def find_duplicates(
     path.
     """
     if not 0 < threshold <= 1:
-        raise AAGError(f"--threshold {threshold} is not above 0 and at most 1")
+        raise AAGError(f"--threshold {threshold} is out of range; use a number above 0 and at most 1")
     labels = connect_similar(table.embeddings.to(device), threshold)
     order = np.argsort(labels, kind="stable")
     starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
@@ -88,7 +92,7 @@ def find_duplicates(
 
 def count_missing(table: EmbeddingTable, found: Sequence[Duplicate]) -> int:
     """Return how many of the images have no readable file, so that their pixels were not compared."""
-    return 0 if is_set(table.metadata.get("source", "")) else sum(each.bytes is None for each in found)
+    return 0 if is_image_set(table.metadata.get("source", "")) else sum(each.bytes is None for each in found)
 
 
 def _split_component(
@@ -114,9 +118,9 @@ def _split_component(
 def _small_pictures(load: Callable[[int], np.ndarray | None], rows: list[int]) -> np.ndarray | None:
     """Return float32 [len(rows), side, side, 3]: NaN for a picture that cannot be loaded, None if none can."""
     pictures = np.full((len(rows), CHECKED_SIDE, CHECKED_SIDE, 3), np.nan, np.float32)
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         if (picture := load(row)) is not None:
-            pictures[place] = picture
+            pictures[position] = picture
     return None if np.isnan(pictures).all() else pictures
 
 
@@ -130,7 +134,7 @@ def _pixels_match(one: np.ndarray, others: np.ndarray) -> np.ndarray:
         a, b = copy - copy.mean(axis=(0, 1)), others - others.mean(axis=(1, 2), keepdims=True)
         deviation_a, deviation_b = a.std(), b.std(axis=(1, 2, 3))
         alike = (a * b).mean(axis=(1, 2, 3)) >= MIN_CORRELATION * deviation_a * deviation_b
-        flat = np.maximum(deviation_a, deviation_b) < FLAT
+        flat = np.maximum(deviation_a, deviation_b) < FLAT_DEVIATION
         match |= (np.abs(copy - others).mean(axis=(1, 2, 3)) <= MAX_DIFFERENCE) & (alike | flat)
     return match
 

@@ -108,5 +108,6 @@ def check_model(table: EmbeddingTable, embedder: Embedder, file: Path) -> Embedd
         network = table.metadata.get("network", "network")
         raise AAGError(f"{file} was made by another model ({network}, {made_by}); run aag embed with this model")
     if width != embedder.encoder.embedding_dim:
-        raise AAGError(f"{file} has {width} dimensions, this model {embedder.encoder.embedding_dim}; embed it again")
+        wanted = embedder.encoder.embedding_dim
+        raise AAGError(f"{file} has {width} dimensions, this model {wanted}; run aag embed with this model")
     return table

@@ -33,7 +33,7 @@ from aag.settings import Precision
 from aag.text import printable
 from aag.training.runtime import choose_precision, choose_threads, find_device
 
-PIECE = 16  # images per decoding job; a batch is made of whole pieces
+PIECE_SIZE = 16  # images per decoding job; a batch is made of whole pieces
 PART_IMAGES, PART_SECONDS = 8192, 20.0  # a part ends after this many images or seconds
 THUMBNAIL_SIZE, THUMBNAIL_QUALITY = 96, 85
 
@@ -153,7 +153,7 @@ class Embedder:
     def _batches(
         self, source: ImageSource, indices: range, thumbnails: int, decode: DecodeCall
     ) -> Iterator[tuple[range, list[Piece]]]:
-        starts = iter(range(indices.start, indices.stop, PIECE))
+        starts = iter(range(indices.start, indices.stop, PIECE_SIZE))
         cores = core_count()
         waiting: deque[Future[Piece]] = deque()
         pool = ThreadPoolExecutor(cores)
@@ -161,17 +161,17 @@ class Embedder:
         def submit() -> None:
             start = next(starts, None)
             if start is not None:
-                rows = range(start, min(start + PIECE, indices.stop))
+                rows = range(start, min(start + PIECE_SIZE, indices.stop))
                 waiting.append(pool.submit(self._decode, source, rows, thumbnails, decode))
 
         try:
-            for _ in range(max(4 * cores, 2 * self.batch_size // PIECE)):
+            for _ in range(max(4 * cores, 2 * self.batch_size // PIECE_SIZE)):
                 submit()
             start, pieces = indices.start, []
             while waiting:
                 pieces.append(waiting.popleft().result())
                 submit()
-                if len(pieces) * PIECE == self.batch_size or not waiting:
+                if len(pieces) * PIECE_SIZE == self.batch_size or not waiting:
                     stop = start + sum(len(piece.images) for piece in pieces)
                     yield range(start, stop), pieces
                     start, pieces = stop, []
@@ -195,7 +195,7 @@ class Embedder:
             if not chunk.failures:
                 return torch.from_numpy(chunk.images), {}
             images = np.zeros((len(rows), 3, self.size, self.size), np.uint8)
-            images[[place for place in range(len(rows)) if place not in chunk.failures]] = chunk.images
+            images[[position for position in range(len(rows)) if position not in chunk.failures]] = chunk.images
             return torch.from_numpy(images), chunk.failures
         pixels = np.stack([source.load(i, self.size) for i in rows])
         return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), {}
@@ -208,7 +208,7 @@ class _Part:
         self.start, self.features, self.thumbnails = start, features, thumbnails
         self.batches: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self.rows: list[int] = []  # indices of the readable images
-        self.places: list[int] = []  # their positions in the part
+        self.positions: list[int] = []  # of these images in the part
         self.jpegs: list[bytes] = []
         self.failures: dict[int, str] = {}
         self.count = 0
@@ -220,19 +220,19 @@ class _Part:
         self.batches.append((embeddings, features if self.features else None))
         index = batch.start
         for piece in pieces:
-            for place in range(len(piece.images)):
-                if place in piece.failures:
-                    self.failures[index] = piece.failures[place]
+            for position in range(len(piece.images)):
+                if position in piece.failures:
+                    self.failures[index] = piece.failures[position]
                 else:
                     self.rows.append(index)
-                    self.places.append(self.count)
-                    self.jpegs += piece.thumbnails[place : place + 1]
+                    self.positions.append(self.count)
+                    self.jpegs += piece.thumbnails[position : position + 1]
                 index, self.count = index + 1, self.count + 1
 
     def finish(
         self, source: ImageSource, labels: list[str] | None, metadata: dict[str, str]
     ) -> tuple[EmbeddingTable, list[str]]:
-        readable = torch.tensor(self.places, dtype=torch.int64)
+        readable = torch.tensor(self.positions, dtype=torch.int64)
         embeddings = torch.cat([each for each, _ in self.batches]).cpu()[readable]
         features = torch.cat([each for _, each in self.batches if each is not None]).cpu() if self.features else None
         table = EmbeddingTable(
@@ -259,8 +259,8 @@ def hash_model(encoder: Encoder) -> str:
 def _batch_size(device: torch.device, image_size: int) -> int:
     """Return a small batch size on a CPU, where a single query is padded to a batch, and a large one on a GPU."""
     if device.type == "cpu":
-        return PIECE
-    return max(PIECE, min(1024, 2**23 // image_size**2 // PIECE * PIECE))
+        return PIECE_SIZE
+    return max(PIECE_SIZE, min(1024, 2**23 // image_size**2 // PIECE_SIZE * PIECE_SIZE))
 
 
 def _thumbnail(source: ImageSource, index: int, size: int) -> bytes:

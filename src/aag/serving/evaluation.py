@@ -119,7 +119,9 @@ def write_projection(
         raise AAGError(f"{run.folder} is not finished (epoch {loaded.epoch} of {epochs}): resume its aag train first")
     test = loaded.sets[1]
     if test is None or test.labels is None:
-        raise AAGError(f"{loaded.sets[0].name} has no labelled test images, which t-SNE shows by class")
+        raise AAGError(
+            f"{loaded.sets[0].name} has no labelled test images, which t-SNE colours by class; leave out --tsne"
+        )
     _, embeddings = loaded.encoder.encode(test.images, dtype=loaded.dtype)
     labelled = test.labelled()
     projection = project(embeddings[labelled.to(embeddings.device)], test.labels[labelled], classes=test.classes)

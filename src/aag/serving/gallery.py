@@ -55,18 +55,18 @@ def make_gallery(
 
     The images are drawn at random with a fixed seed. They are read in chunks, because they may be memory-mapped.
     """
-    given = [one for one in sets if one is not None]
-    sizes = [len(one) for one in given]
-    offsets = [sum(sizes[:place]) for place in range(len(given))]
+    image_sets = [each for each in sets if each is not None]
+    sizes = [len(each) for each in image_sets]
+    offsets = [sum(sizes[:number]) for number in range(len(sizes))]
     order = permutation(0, 0, sum(sizes))[:points]
-    tile = tile_side(given[0].image_size)
-    chunk = max(16, CHUNK_PIXELS // given[0].image_size ** 2)
+    tile = tile_side(image_sets[0].image_size)
+    chunk = max(16, CHUNK_PIXELS // image_sets[0].image_size ** 2)
     embeddings, pictures, done, started = [], [], 0, time.monotonic()
     for part in order.split(chunk):
-        images = torch.empty(len(part), *given[0].images.shape[1:], dtype=torch.uint8)
-        for one, offset in zip(given, offsets, strict=True):
-            mine = (part >= offset) & (part < offset + len(one))
-            images[mine] = one.images[(part[mine] - offset).to(one.images.device)].cpu()
+        images = torch.empty(len(part), *image_sets[0].images.shape[1:], dtype=torch.uint8)
+        for each, offset in zip(image_sets, offsets, strict=True):
+            from_set = (part >= offset) & (part < offset + len(each))
+            images[from_set] = each.images[(part[from_set] - offset).to(each.images.device)].cpu()
         embeddings.append(encoder.encode(images, dtype=dtype)[1])
         pictures.append(to_pictures(images, tile))
         done += len(part)
@@ -77,13 +77,13 @@ def make_gallery(
     sort = order[:done].argsort()
     chosen = order[sort]
     is_test = chosen >= sizes[0]
-    found = [_describe(given, offsets, int(index)) for index in chosen]
+    described = [_describe(image_sets, offsets, int(index)) for index in chosen]
     return Gallery(
-        [name for name, _ in found],
+        [name for name, _ in described],
         torch.cat(embeddings)[sort.to(embeddings[0].device)],
         np.concatenate(pictures)[sort.numpy()],
-        torch.tensor([label for _, label in found]),
-        next((one.classes for one in given if one.labels is not None), ()),
+        torch.tensor([label for _, label in described]),
+        next((each.classes for each in image_sets if each.labels is not None), ()),
         is_test,
         sum(sizes),
     )
@@ -91,10 +91,10 @@ def make_gallery(
 
 def _describe(sets: Sequence[ImageSet], offsets: Sequence[int], index: int) -> tuple[str, int]:
     """Return an image's name and label."""
-    which = max(place for place, offset in enumerate(offsets) if index >= offset)
-    one, row = sets[which], index - offsets[which]
-    name = one.names[row] if one.names else f"{one.split} image {row:,}"
-    return name, NO_LABEL if one.labels is None else int(one.labels[row])
+    number = max(number for number, offset in enumerate(offsets) if index >= offset)
+    image_set, row = sets[number], index - offsets[number]
+    name = image_set.names[row] if image_set.names else f"{image_set.split} image {row:,}"
+    return name, NO_LABEL if image_set.labels is None else int(image_set.labels[row])
 
 
 def to_pictures(images: Tensor, side: int) -> np.ndarray:

@@ -20,15 +20,15 @@ def decode_batch(paths: list[Path], size: int, device: torch.device) -> tuple[Te
     """
     images = torch.zeros(len(paths), 3, size, size, dtype=torch.uint8, device=device)
     failures: dict[int, str] = {}
-    for place, path in enumerate(paths):
+    for position, path in enumerate(paths):
         pixels = _decode_jpeg(path, device)
         if pixels is not None:
-            images[place] = _resize_square(pixels, size)
+            images[position] = _resize_square(pixels, size)
             continue
         try:
-            images[place] = torch.from_numpy(decode(path, size).copy()).to(device).permute(2, 0, 1)
+            images[position] = torch.from_numpy(decode(path, size).copy()).to(device).permute(2, 0, 1)
         except UnreadableImageError as reason:
-            failures[place] = str(reason)
+            failures[position] = str(reason)
     return images, failures
 
 

@@ -34,7 +34,7 @@ class Labelling:
     labels: list[str]
     confidences: list[float]  # share of the votes, or probability, of the label; 1 where it was given
     given: list[bool]
-    accuracy: float | None  # percent, of examples labelled by the others; None where that cannot be measured
+    accuracy: float | None  # percent: each example is labelled by the others; None if that cannot be measured
     protocol: str  # how the accuracy was measured
 
 
@@ -90,7 +90,7 @@ def read_labels(path: Path, table: EmbeddingTable) -> dict[int, str]:
         raise AAGError(f"cannot read labels from {path}: {first_line(error)}") from error
     if not rows or not {"path", "label"} <= rows[0].keys():
         raise AAGError(f"{path} needs a first line with the columns path,label and a row per labelled image")
-    places = {name: row for row, name in enumerate(table.names)}
+    rows_by_name = {name: row for row, name in enumerate(table.names)}
     folder = table.metadata.get("source", "")
     examples: dict[int, str] = {}
     missing = []
@@ -98,11 +98,11 @@ def read_labels(path: Path, table: EmbeddingTable) -> dict[int, str]:
         label = (each["label"] or "").strip()
         if not label:
             continue
-        row = _find_row(each["path"] or "", places, folder)
+        row = _find_row(each["path"] or "", rows_by_name, folder)
         if row is None:
             missing.append(each["path"])
         elif examples.setdefault(row, label) != label:
-            raise AAGError(f"{path} has two labels for {each['path']}: {examples[row]!r} and {label!r}")
+            raise AAGError(f"{path} has two labels for {each['path']}: {examples[row]!r} and {label!r}; remove one")
     if missing:
         count = pluralize(len(missing), "path")
         raise AAGError(f"{path}: {count} not among the images, first {missing[0]!r}; write paths inside the folder")
@@ -142,10 +142,11 @@ def summarize_labels(found: Labelling) -> list[dict[str, object]]:
     return rows
 
 
-def _find_row(path: str, places: dict[str, int], folder: str) -> int | None:
-    path = path.strip().replace("\\", "/") if path.strip() not in places else path.strip()
+def _find_row(path: str, rows_by_name: dict[str, int], folder: str) -> int | None:
+    path = path.strip().replace("\\", "/") if path.strip() not in rows_by_name else path.strip()
     inside = os.path.relpath(os.path.abspath(path), folder).replace(os.sep, "/") if folder else path
-    return next((places[name] for name in (path, path.removeprefix("./"), inside) if name in places), None)
+    candidates = (path, path.removeprefix("./"), inside)
+    return next((rows_by_name[name] for name in candidates if name in rows_by_name), None)
 
 
 def _vectors(table: EmbeddingTable, classifier: Classifier) -> Tensor:

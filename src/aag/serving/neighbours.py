@@ -30,9 +30,9 @@ def neighbour_graph(embeddings: Tensor, k: int = 15, *, seed: int = 0) -> tuple[
     return _search_cells(embeddings, k, seed)
 
 
-def _sort_others(cosine: Tensor, index: Tensor, own: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Sort neighbours, nearest first, and drop the row itself; `own` [m] are the indices of the rows."""
-    cosine = cosine.masked_fill(index == own[:, None], -2.0)  # less than any cosine
+def _sort_others(cosine: Tensor, index: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the neighbours of `rows` [m], an index each, nearest first and without the row itself."""
+    cosine = cosine.masked_fill(index == rows[:, None], -2.0)  # less than any cosine
     cosine, order = cosine.sort(dim=1, descending=True, stable=True)
     return index.gather(1, order)[:, :k], cosine[:, :k]
 
@@ -51,18 +51,19 @@ def _search_cells(rows: Tensor, k: int, seed: int) -> tuple[Tensor, Tensor]:
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
         near = torch.addmm(offsets, block, centroids.T, beta=-1).topk(probed, dim=1).indices  # [m, p]
-        best = torch.full((len(block), probed, k + 1), -2.0, device=rows.device)
-        where = torch.zeros(len(block), probed, k + 1, dtype=torch.int64, device=rows.device)
+        best_cosines = torch.full((len(block), probed, k + 1), -2.0, device=rows.device)
+        best_rows = torch.zeros(len(block), probed, k + 1, dtype=torch.int64, device=rows.device)
         pairs = torch.sort(near.flatten(), stable=True).indices  # (row, probe) by cell
         sizes = torch.bincount(near.flatten(), minlength=count).tolist()
-        for own, pair in zip(members, pairs.split(sizes), strict=True):
-            if not (len(own) and len(pair)):
+        for cell, cell_pairs in zip(members, pairs.split(sizes), strict=True):
+            if not (len(cell) and len(cell_pairs)):
                 continue
-            for chunk in pair.split(max(1, MAX_ELEMENTS // len(own))):
+            for chunk in cell_pairs.split(max(1, MAX_ELEMENTS // len(cell))):
                 row, probe = chunk // probed, chunk % probed
-                found, place = (block[row] @ rows[own].T).topk(min(k + 1, len(own)), dim=1)
-                best[row, probe, : found.shape[1]], where[row, probe, : found.shape[1]] = found, own[place]
+                cosine, position = (block[row] @ rows[cell].T).topk(min(k + 1, len(cell)), dim=1)
+                best_cosines[row, probe, : cosine.shape[1]] = cosine
+                best_rows[row, probe, : cosine.shape[1]] = cell[position]
         number = torch.arange(start, start + len(block), device=rows.device)
         part = slice(start, start + len(block))
-        index[part], cosines[part] = _sort_others(best.flatten(1), where.flatten(1), number, k)
+        index[part], cosines[part] = _sort_others(best_cosines.flatten(1), best_rows.flatten(1), number, k)
     return index, cosines

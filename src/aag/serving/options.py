@@ -4,4 +4,4 @@ from typing import Literal
 
 ExportFormat = Literal["onnx", "torchscript", "timm", "safetensors", "hub"]
 DUPLICATE_COSINE = 0.98  # measured: docs/use.md
-MAP_IMAGES = 10_000  # the most on a report's map
+MAP_IMAGES = 10_000  # largest number on a report's map

@@ -20,12 +20,12 @@ LANDMARKS = 10_000
 NEIGHBOURS = 15  # of the attraction
 EARLY_STEPS, LATE_STEPS = 200, 450  # steps with and without exaggeration
 EXAGGERATION = 12.0
-COARSE, FINE = (0.7, 256), (0.25, 512)  # grids: spacing in units of the map, most nodes along a side
+COARSE, FINE = (0.7, 256), (0.25, 512)  # grids: spacing in units of the map, largest number of nodes along a side
 EXACT_ROWS = 700  # up to here all pairs cost less than the grid
-FINE_STEPS = 100  # the last ones: a coarse grid leaves the nearest points too close
+FINE_STEPS = 100  # last steps, on the fine grid: the coarse one leaves the nearest points too close
 LANDMARKS_PER_ROW = 5  # whose weighted mean is the position of another row
 PLACEMENT_TEMPERATURE = 0.03  # of the softmax of their weights
-Progress = Callable[[float], None]  # is called with the share that is done
+Progress = Callable[[float], None]  # receives the fraction done
 
 
 @torch.no_grad()
@@ -131,9 +131,9 @@ def _repulsion(y: Tensor, spacing: float, largest: int) -> Tensor:
     """
     low = y.amin(dim=0)
     side, spacing = _grid(float((y.amax(dim=0) - low).max()), spacing, largest)
-    place = (y - low) / spacing
-    corner = place.long().clamp_max(side - 2)
-    after = place - corner  # [N, 2] the share of the nodes after the point, along each axis
+    position = (y - low) / spacing  # in nodes
+    corner = position.long().clamp_max(side - 2)
+    after = position - corner  # [N, 2] the share of the nodes after the point, along each axis
     share = torch.stack([1 - after, after])  # [2, N, 2]
     weight = (share[:, None, :, 0] * share[None, :, :, 1]).flatten(0, 1)  # [4, N]
     first = corner[:, 0] * side + corner[:, 1]

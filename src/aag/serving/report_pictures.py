@@ -70,9 +70,9 @@ def views_blocks(encoder: Encoder, settings: RunSettings, images: ImageSet) -> l
     pictures = {name: to_pictures(batch, min(VIEW_SIDE, batch.shape[2])) for name, batch in columns.items()}
     side = max(72, min(VIEW_SIDE, size))
     rows = []
-    for place, number in enumerate(index.tolist()):
+    for position, number in enumerate(index.tolist()):
         name = images.names[number] if images.names else f"image {number:,}"
-        cells = [_picture(pixels[place], f"{name}, {column}", side) for column, pixels in pictures.items()]
+        cells = [_picture(pixels[position], f"{name}, {column}", side) for column, pixels in pictures.items()]
         rows.append([doc.Cell([keep_end(name, NAME_CHARACTERS)]), *cells])
     caption = f"Images drawn at random, and their views in the first epoch with seed {seed}."
     return [doc.Table("Images and their views", ["", *columns], rows, caption, "views")]
@@ -97,7 +97,7 @@ def neighbours_blocks(gallery: Gallery, graph: torch.Tensor) -> list[doc.Block]:
             _picture(gallery.pictures[row], gallery.names[row]),
             *(_neighbour(gallery, row, other, cosine) for other, cosine in zip(others, cosines, strict=True)),
         ])  # fmt: skip
-    columns = ["", "image", *(f"{place}" for place in range(1, len(rows[0]) - 1))]
+    columns = ["", "image", *(f"{position}" for position in range(1, len(rows[0]) - 1))]
     caption = "Images drawn at random and the nearest others of the map, with the cosine of their embeddings."
     return [doc.Table("Nearest neighbours", columns, rows, caption, "views")]
 
@@ -146,9 +146,9 @@ def classes_blocks(gallery: Gallery, found: Classification) -> list[doc.Block]:
             "Wrong answers with the largest share of the votes.",
         )
         rows = []
-        for place in mistakes:
-            row = int(found.rows[place])
-            cells = [f"{found.classes[int(found.predicted[place])]}", f"{100 * float(found.share[place]):.0f} %"]
+        for position in mistakes:
+            row = int(found.rows[position])
+            cells = [f"{found.classes[int(found.predicted[position])]}", f"{100 * float(found.share[position]):.0f} %"]
             head = doc.Cell([keep_end(gallery.names[row], NAME_CHARACTERS), gallery.label(row)])
             rows.append(
                 [head, _picture(gallery.pictures[row], gallery.names[row]), *(doc.Cell([text]) for text in cells)]

@@ -41,8 +41,8 @@ def find_nearest(embeddings: Tensor, queries: Tensor, k: int) -> tuple[Tensor, T
     cosines, rows = torch.empty(len(queries), k), torch.empty(len(queries), k, dtype=torch.int64)
     for chunk, cosine, index in find_neighbours(embeddings, queries.to(embeddings.device), k):
         index, order = index.sort(dim=1)
-        cosine, place = cosine.gather(1, order).sort(dim=1, descending=True, stable=True)
-        cosines[chunk], rows[chunk] = cosine.cpu(), index.gather(1, place).cpu()
+        cosine, by_cosine = cosine.gather(1, order).sort(dim=1, descending=True, stable=True)
+        cosines[chunk], rows[chunk] = cosine.cpu(), index.gather(1, by_cosine).cpu()
     return cosines, rows
 
 

@@ -18,7 +18,7 @@ Colour = tuple[int, int, int]
 PAPER, INK, GREY, FRAME = (255, 255, 255), (20, 20, 24), (110, 110, 120), (224, 224, 230)
 GREEN, BLUE = (24, 140, 70), (40, 90, 200)  # frames: keep; given
 GAP, MARGIN, SECTION_GAP = 10, 16, 34  # between pictures, around the sheet, between sections side by side
-MIN_WIDTH = 420  # room for titles
+MIN_WIDTH = 420  # enough for titles
 TEXT, TITLE, HEADING = 12, 15, 19  # font sizes in pixels
 MAX_PIXELS = 60_000_000  # of a sheet: larger PNGs open in few programs
 
@@ -47,19 +47,21 @@ def make_sheet(sections: Sequence[Section], *, title: str = "", columns: int = 8
     Long text is shortened to fit. Rows that would make the sheet larger than 60 megapixels are left out, and the last
     line says how many sections that are.
     """
-    room = columns * (size + GAP) - GAP
+    available_width = columns * (size + GAP) - GAP
     shelves: list[list[Section]] = []
     for section in sections:
         used = sum(_width(each, columns, size) + SECTION_GAP for each in shelves[-1]) if shelves else 0
-        if shelves and used + _width(section, columns, size) <= room:
+        if shelves and used + _width(section, columns, size) <= available_width:
             shelves[-1].append(section)
         else:
             shelves.append([section])
     widths = [sum(_width(each, columns, size) + SECTION_GAP for each in shelf) - SECTION_GAP for shelf in shelves]
-    room = (
-        max([MIN_WIDTH, text_width(title, HEADING) if title else 0, *widths]) if max(widths, default=0) < room else room
+    available_width = (
+        max([MIN_WIDTH, text_width(title, HEADING) if title else 0, *widths])
+        if max(widths, default=0) < available_width
+        else available_width
     )
-    width = 2 * MARGIN + room
+    width = 2 * MARGIN + available_width
     heights = [max(_height(each, columns, size) for each in shelf) for shelf in shelves]
     top = MARGIN + (HEADING + 2 * GAP if title else 0)
     shown, height = 0, top
@@ -72,14 +74,14 @@ def make_sheet(sections: Sequence[Section], *, title: str = "", columns: int = 8
     sheet = Image.new("RGB", (width, height), PAPER)
     draw = ImageDraw.Draw(sheet)
     if title:
-        draw_text(draw, (MARGIN, MARGIN), fit_text(title, room, HEADING), HEADING, INK)
+        draw_text(draw, (MARGIN, MARGIN), fit_text(title, available_width, HEADING), HEADING, INK)
     y = top
     for shelf, each in zip(shelves[:shown], heights, strict=False):
         x = MARGIN
         for section in shelf:
-            wide = room if len(shelf) == 1 else _width(section, columns, size)
-            _draw_section(sheet, draw, section, (x, y), wide, columns, size)
-            x += wide + SECTION_GAP
+            section_width = available_width if len(shelf) == 1 else _width(section, columns, size)
+            _draw_section(sheet, draw, section, (x, y), section_width, columns, size)
+            x += section_width + SECTION_GAP
         y += each
     if left_out:
         draw_text(draw, (MARGIN, y), f"and {left_out:,} more", TITLE, GREY)
@@ -115,12 +117,12 @@ def _draw_section(
     sheet: Image.Image,
     draw: ImageDraw.ImageDraw,
     section: Section,
-    place: tuple[int, int],
+    position: tuple[int, int],
     width: int,
     columns: int,
     size: int,
 ) -> None:
-    left, y = place
+    left, y = position
     if section.title:
         title = fit_text(section.title, width, TITLE)
         draw_text(draw, (left, y), title, TITLE, INK)
@@ -149,8 +151,8 @@ def _draw_tile(sheet: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, x: int
         draw.rectangle((x - 3, y - 3, x + size + 2, y + size + 2), outline=tile.colour, width=3)
     for number, caption in enumerate(tile.captions):
         colour = (tile.colour or INK) if number == 0 else GREY
-        place = (x, y + size + 4 + number * (TEXT + 4))
-        draw_text(draw, place, fit_text(caption, size, TEXT), TEXT, colour)
+        position = (x, y + size + 4 + number * (TEXT + 4))
+        draw_text(draw, position, fit_text(caption, size, TEXT), TEXT, colour)
 
 
 # --- text in any script -----------------------------------------------------------------------------------------------
@@ -180,9 +182,9 @@ def text_width(text: str, size: int) -> int:
     return round(sum(font.getlength(run) for font, run in _runs(text, size)))
 
 
-def draw_text(draw: ImageDraw.ImageDraw, place: tuple[float, float], text: str, size: int, colour: Colour) -> None:
-    """Draw one line; each letter in the first font that has it. `place` is its top left corner."""
-    x, y = place
+def draw_text(draw: ImageDraw.ImageDraw, position: tuple[float, float], text: str, size: int, colour: Colour) -> None:
+    """Draw one line; each letter in the first font that has it. `position` is its top left corner."""
+    x, y = position
     for font, run in _runs(text, size):
         draw.text((x, y + size), run, font=font, fill=colour, anchor="ls")
         x += font.getlength(run)

@@ -85,7 +85,7 @@ def open_source(
     given = [images] if isinstance(images, str | Path) else list(images)
     if not given:
         raise AAGError("no images given; give a folder, files, an .npz or a data set")
-    if len(given) == 1 and is_set(str(given[0])):
+    if len(given) == 1 and is_image_set(str(given[0])):
         return _open_set(str(given[0]), size, data_root)
     names: list[str] = []
     paths: list[str] = []
@@ -121,7 +121,7 @@ def reopen_source(source: str, names: list[str], size: int, *, data_root: str | 
 
     Without a source, as in a CSV, the names are paths from the current folder.
     """
-    if is_set(source):
+    if is_image_set(source):
         return _open_set(source, size, data_root)
     return ImageSource(source, names, [os.path.join(source, name) for name in names])
 
@@ -134,7 +134,7 @@ def _open_set(source: str, size: int, data_root: str | Path | None) -> ImageSour
     return ImageSource(os.path.abspath(source) if is_path else source, names, sets=sets)
 
 
-def is_set(source: str) -> bool:
+def is_image_set(source: str) -> bool:
     """Return whether a source is loaded as a whole, not file by file."""
     if not source:
         return False

@@ -94,7 +94,7 @@ def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = Tr
         if table.embeddings.ndim != 2 or not all(isinstance(name, str) for name in table.names):
             raise ValueError("it needs a text as path and a list of numbers as embedding in each row")
     except FileNotFoundError:
-        raise AAGError(f"no such file: {path}") from None
+        raise AAGError(f"no such file: {path}; make one with aag embed") from None
     except (OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, MemoryError, BadZipFile) as error:
         raise UnreadableTableError(f"cannot read embeddings from {path}: {first_line(error)[:200]}") from error
     if not len(table):

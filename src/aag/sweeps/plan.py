@@ -150,7 +150,8 @@ class SweepPlan:
         if self.options.rank_by == "auto":
             self.measure = "knn" if self.holdout else "agreement"
         if self.holdout is None and self.options.rank_by in ("knn", "linear"):
-            raise AAGError(f"{self.data.source} has no labels, which --rank-by {self.options.rank_by} needs")
+            wanted = self.options.rank_by
+            raise AAGError(f"{self.data.source} has no labels, which --rank-by {wanted} needs; use --rank-by agreement")
         if self.measure == "agreement":
             self._check_same_views()
         train, test = self.images.load(self._plan_run(first).settings)

@@ -145,7 +145,9 @@ class SweepRunner:
                 save_evaluation(evaluate_run(trial.run, device=self.plan.execution.device, sets=sets))
         if result.complete:
             if self.plan.outcome(trial).status in UNFINISHED:  # it would be trained again and again
-                raise AAGError(f"its files lack the results of the last epoch; delete {trial.run.folder}")
+                raise AAGError(
+                    f"the run has no results of its last epoch; delete {trial.run.folder}, then --retry-failed"
+                )
             self.after_run(result, sets)
         return result.complete
 

@@ -132,21 +132,21 @@ def train(
         size = options.get("resize_size") or options.get("image_size")
         sets = data.as_image_sets(images, image_size=size, **chosen)
     source = str(images) if sets is None else sets[0].name
-    made = method if isinstance(method, Method) else None
+    own_method = method if isinstance(method, Method) else None
     kind = type(method) if isinstance(method, Method) else method
     settings = recipe_settings(recipe, source, kind if isinstance(kind, str) else register_method(kind))
     if "data" in options:
         raise AAGError("data is given as the first argument; leave data= out")
     if network is not None:
         options["network"] = f"custom:{type(network).__name__}" if isinstance(network, nn.Module) else network
-    if made:
-        if own := {each.name for each in fields(made.settings)} & options.keys():
+    if own_method:
+        if own := {each.name for each in fields(own_method.settings)} & options.keys():
             raise AAGError(f"method= is an object with its own settings; set {', '.join(sorted(own))} there")
-        settings = replace(settings, method_settings=made.settings)
+        settings = replace(settings, method_settings=own_method.settings)
     settings = settings.replace(
         **{key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
     )
-    given = {*options, *(each.name for each in fields(made.settings))} if made else {*options}
+    given = {*options, *(each.name for each in fields(own_method.settings))} if own_method else {*options}
     given |= {"knn_every"} if knn_every is not None else set()
     execution = Execution.for_recipe(
         recipe,
@@ -170,7 +170,7 @@ def train(
         recipe=recipe,
         given=given,
         sets=sets,
-        method=made,
+        method=own_method,
         backbone=network if isinstance(network, nn.Module) else None,
         callbacks=callbacks,
         should_stop=should_stop,
@@ -266,7 +266,7 @@ def _check_plan(plan: Plan, sets: TrainTestSets | None, backbone: nn.Module | No
     if plan.settings.data.start_early and sets:
         raise AAGError("start_early is for images that are decoded from files; leave it out")
     if plan.settings.data.start_early and plan.minutes:
-        raise AAGError("--start-early cannot measure the speed while images are decoded; give --epochs")
+        raise AAGError("--minutes cannot measure the speed while --start-early decodes images; give --epochs")
 
 
 def describe_choices(choices: Sequence[Choice]) -> list[str]:

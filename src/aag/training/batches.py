@@ -11,7 +11,7 @@ from aag.distributed import rank, world_size
 from aag.kernels import in_dry_run
 from aag.methods import Method
 from aag.rng import keys, permutation
-from aag.training.reading import HostReader
+from aag.training.prefetch import HostReader
 
 CHUNK_PIXELS = 2**22  # per view: 4,096 images of 32×32
 
@@ -33,11 +33,11 @@ def sized_augmentations(method: Method, images: Tensor, view_size: int | None) -
 class Batches:
     """The batches of an epoch, made in chunks of whole batches.
 
-    A view depends on (seed, epoch, image, view) only. If the method orders an epoch's images, and may take one twice,
-    the position in that order replaces the image. Chunks start at fixed positions, so that a resumed run repeats the
-    arithmetic of an uninterrupted one, bit for bit. Images on another device than `device` are prefetched chunk by
-    chunk. Views have `view_size` pixels a side, by default the images'. With several processes, each makes its share of
-    every batch; `batch_size` counts the images of all shares.
+    A view depends on (seed, epoch, image, view) only. If the method chooses the order of an epoch, in which an image
+    may occur twice, the position in that order replaces the image. Chunks start at fixed positions, so that a resumed
+    run repeats the arithmetic of an uninterrupted one, bit for bit. Images on another device than `device` are
+    prefetched chunk by chunk. Views have `view_size` pixels a side, by default the images'. With several processes,
+    each makes its share of every batch; `batch_size` counts the images of all shares.
 
     While images are still being decoded (`decoding`), ask `rows_needed` before a batch. The first epoch is then
     shuffled within blocks only.
@@ -73,11 +73,11 @@ class Batches:
 
     def batch(self, epoch: int, step: int) -> Batch:
         """Return the batch of step 0, 1, … of an epoch."""
-        chunk, place = divmod(step, self.per_chunk)
+        chunk, position = divmod(step, self.per_chunk)
         if self._chunk_at != (epoch, chunk):
             self._chunk = self.make_chunk(epoch, chunk)
             self._chunk_at = (epoch, chunk)
-        rows = slice(place * self.share_size, (place + 1) * self.share_size)
+        rows = slice(position * self.share_size, (position + 1) * self.share_size)
         return Batch(self._chunk.views[:, rows], self._chunk.indices[rows])
 
     def first_batch(self, epoch: int) -> Batch:
@@ -111,14 +111,14 @@ class Batches:
         _, order, ordered = self._order
         if in_dry_run():
             self._order = None
-        place = self._places(chunk, order)
-        index = order[place]
+        position = self._positions(chunk, order)
+        index = order[position]
         if self._reader:
             images = self._reader.read(index, self._next_index(epoch, chunk, order, ordered))
-            place, index = place.to(self.device), index.to(self.device)
+            position, index = position.to(self.device), index.to(self.device)
         else:
             images = self.images[index]
-        number = place if ordered else index
+        number = position if ordered else index
         views = [
             augmentation.views(images, keys(self.seed, epoch, number, view))
             for view, augmentation in enumerate(self.augmentations)
@@ -129,7 +129,7 @@ class Batches:
         block = self.decoding.block if self.decoding and epoch == 0 else None
         return permutation(self.seed, epoch, len(self.images), self.images.device, block=block)
 
-    def _places(self, chunk: int, order: Tensor) -> Tensor:
+    def _positions(self, chunk: int, order: Tensor) -> Tensor:
         """Return the positions of a chunk in the epoch's order. The last chunk wraps around: all have one shape."""
         first = torch.arange(chunk * self.per_chunk, (chunk + 1) * self.per_chunk, device=order.device)
         within = torch.arange(self.share_size, device=order.device) + rank() * self.share_size
@@ -145,8 +145,8 @@ class Batches:
         if self.decoding and not self.decoding.is_ready(self.rows_needed(epoch + is_last, following_step)):
             return None
         if not is_last:
-            return order[self._places(chunk + 1, order)]
+            return order[self._positions(chunk + 1, order)]
         if ordered:
             return None
         following = self._shuffle(epoch + 1)
-        return following[self._places(0, following)]
+        return following[self._positions(0, following)]

@@ -12,7 +12,7 @@ from aag.tensor_files import DamagedFileError
 
 FORMAT = 3  # 2 had a checksum of the tensors only
 MAX_THREADS = 4096
-_TYPES = {  # of the state
+_STATE_TYPES = {
     "settings": dict, "images": str, "spec": str, "threads": int, "processes": int, "epoch": int, "step": int,
     "seconds": float, "lr_factor": float,
 }  # fmt: skip
@@ -46,7 +46,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def _check_state(path: Path, state: Any) -> None:
     values = state if isinstance(state, dict) else {}
-    for name, kind in _TYPES.items():
+    for name, kind in _STATE_TYPES.items():
         if type(values.get(name)) not in ((int, float) if kind is float else (kind,)):
             raise DamagedFileError(f"{path} is damaged: its {name} is {values.get(name)!r:.40}")
     sizes = (values["epoch"], values["step"], values["seconds"], values["lr_factor"])

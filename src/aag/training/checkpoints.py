@@ -28,7 +28,7 @@ class Checkpoints:
 
     def __init__(self, run: Run, keep: int = 2) -> None:
         self.run, self.keep = run, keep
-        self._newest_is_whole = False  # else a new one replaces it: it must not push out an older one
+        self._newest_is_whole = False  # if not, `save` overwrites it and keeps the older ones
 
     def load(self) -> LoadedCheckpoint | None:
         """Return the newest undamaged checkpoint; None if the run has none. Raise if all are damaged."""

@@ -24,14 +24,17 @@ def check_types(encoder: object, method: object, images: object, settings: objec
 def check_sizes(encoder: Encoder, images: ImageSet, settings: TrainSettings) -> None:
     """Raise if the images do not fit the encoder, or are fewer than a batch."""
     if images.channels != 3:
-        raise AAGError(f"training takes images of 3 channels; {images.name} has {images.channels}")
+        raise AAGError(f"training takes images of 3 channels; {images.name} has {images.channels}; convert them to RGB")
     if encoder.spec.source_size != images.image_size:
         size, own = encoder.spec.source_size, images.image_size
-        raise AAGError(f"the encoder is built for images of {size}×{size}; those of {images.name} are {own}×{own}")
+        raise AAGError(
+            f"the encoder is built for images of {size}×{size}; those of {images.name} are {own}×{own}; resize them"
+        )
     if settings.low_res_size:
         if settings.low_res_size >= encoder.spec.image_size:
             raise AAGError(
-                f"--low-res-size {settings.low_res_size} is not below the image size of {encoder.spec.image_size}"
+                f"--low-res-size {settings.low_res_size} is not below the image size of {encoder.spec.image_size}; "
+                "use a smaller one"
             )
         if encoder.fixed_size:
             raise AAGError(f"{encoder.spec.network} takes images of one size only; leave out --low-res-size")

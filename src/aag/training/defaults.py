@@ -22,10 +22,10 @@ from aag.training.settings import RunSettings
 
 LENGTH_OPTIONS = ("epochs", "warmup_epochs")  # chosen for --minutes
 FOLDER_OPTIONS = ("image_size", "resize_size", "network", "batch_size", "bn_group_size", *LENGTH_OPTIONS)
-CPU_MINUTES = 10.0
+CPU_MINUTES = 10.0  # the default of --minutes for a folder on a CPU
 SMALL_STEM_SIZE = 64  # above it, a stem that does not halve the image costs too much
-IMAGES_SEEN = 4_000_000  # by default, over all epochs
-MAX_EPOCHS = 2000  # for a number of minutes
+IMAGES_SEEN = 4_000_000  # over all epochs, by default
+MAX_EPOCHS = 2000  # that --minutes chooses
 
 
 class Choice(NamedTuple):
@@ -159,7 +159,7 @@ def choose_image_size(shorter_side: int, count: int, cpu: bool, network: str = "
     size = next((size for limit, size in ((48, 32), (96, 64), (192, 128)) if shorter_side < limit), 224)
     reason = f"the images' median shorter side is {shorter_side} px"
     largest = 32 if count > 2000 else 64
-    return (largest, f"{reason}; more is slow on a CPU") if cpu and size > largest else (size, reason)
+    return (largest, f"{reason}; larger views are slow on a CPU") if cpu and size > largest else (size, reason)
 
 
 def with_batch_size(settings: RunSettings, batch: int, given: Collection[str] = ()) -> RunSettings:

@@ -22,7 +22,7 @@ from aag.settings import TrainSettings
 from aag.training.batches import Batches
 from aag.training.checks import check_low_res, check_processes, check_sizes
 from aag.training.encoders import draw_bn_scales, freeze, load_start_weights, zero_init_residual
-from aag.training.reading import fits_on_device
+from aag.training.prefetch import fits_on_device
 from aag.training.runtime import Runtime, choose_precision, choose_runtime, find_device
 from aag.training.step import Step
 
@@ -181,8 +181,8 @@ class Engine:
 
     def train_step(self, epoch: int, step: int, lr: float) -> Tensor:
         """Run step 0, 1, … of an epoch and return its statistics."""
-        place, last = step % self.settings.accumulate, self.settings.accumulate - 1
-        return self.step(self.batches.batch(epoch, step), lr, first=place == 0, last=place == last)
+        position, last = step % self.settings.accumulate, self.settings.accumulate - 1
+        return self.step(self.batches.batch(epoch, step), lr, first=position == 0, last=position == last)
 
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return features [N, F] and unit embeddings [N, d] of images, in the precision of training.

@@ -3,7 +3,7 @@
 cuDNN clears a few bytes before some convolutions, two dozen times per step of a ResNet-18: 4 % of its time. The driver
 runs small copies as kernels, but not small memsets. Replacing them saves 2.6 % of a step.
 
-This edits the graph through the driver's C structures, so it only runs on versions in `TESTED`.
+This edits the graph through the driver's C structures, so it only runs on versions in `TESTED_VERSIONS`.
 """
 
 import logging
@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-TESTED = {("2.11", 13)}  # torch version, major version of the CUDA driver
-VARIABLE = "AAG_REPLACE_MEMSETS"  # 0 or 1 overrides
+TESTED_VERSIONS = {("2.11", 13)}  # torch version, major version of the CUDA driver
+REPLACE_MEMSETS_VARIABLE = "AAG_REPLACE_MEMSETS"  # 0 or 1 overrides
 
 _MEMSET_NODE = 2  # CU_GRAPH_NODE_TYPE_MEMSET
 _DEVICE_MEMORY = 2  # CU_MEMORYTYPE_DEVICE
@@ -55,20 +55,20 @@ def replace_memsets(graph: torch.cuda.CUDAGraph, zeros: torch.Tensor) -> int:
     context = c_void_p()
     driver.cuCtxGetCurrent(byref(context))
     nodes = _list_nodes(driver.cuGraphGetNodes, handle) or ()
-    return sum(_replace(driver, handle, context, node, zeros) for node in nodes)
+    return sum(_replace_memset(driver, handle, context, node, zeros) for node in nodes)
 
 
 def unavailable_reason(torch_version: str, driver_version: int | None, override: str | None) -> str:
     """Return why memsets are not replaced, or "". `driver_version`: as cuDriverGetVersion counts, None: no driver."""
     if override not in (None, "", "0", "1"):
-        return f"{VARIABLE} must be 0 or 1, not {override!r}"
+        return f"{REPLACE_MEMSETS_VARIABLE} must be 0 or 1, not {override!r}"
     if override == "0":
-        return f"{VARIABLE} is 0"
+        return f"{REPLACE_MEMSETS_VARIABLE} is 0"
     if driver_version is None:
         return "there is no CUDA driver library"
     release, major = ".".join(torch_version.split(".")[:2]), driver_version // 1000
-    if override != "1" and (release, major) not in TESTED:
-        return f"not tested with torch {release} and CUDA driver {major}; {VARIABLE}=1 turns it on"
+    if override != "1" and (release, major) not in TESTED_VERSIONS:
+        return f"not tested with torch {release} and CUDA driver {major}; {REPLACE_MEMSETS_VARIABLE}=1 turns it on"
     return ""
 
 
@@ -80,13 +80,15 @@ def _tested_driver() -> Any:
         known = driver.cuDriverGetVersion(byref(version)) == 0
     except OSError:  # other systems have other names for it
         driver, known = None, False
-    reason = unavailable_reason(torch.__version__, version.value if known else None, os.environ.get(VARIABLE))
+    reason = unavailable_reason(
+        torch.__version__, version.value if known else None, os.environ.get(REPLACE_MEMSETS_VARIABLE)
+    )
     if reason:
         logging.getLogger("aag.training").info("memsets stay in the CUDA graph, about 3 %% slower: %s", reason)
     return None if reason else driver
 
 
-def _replace(driver: Any, graph: Any, context: Any, node: Any, zeros: torch.Tensor) -> bool:
+def _replace_memset(driver: Any, graph: Any, context: Any, node: Any, zeros: torch.Tensor) -> bool:
     kind = c_int()
     driver.cuGraphNodeGetType(node, byref(kind))
     if kind.value != _MEMSET_NODE:
@@ -105,10 +107,12 @@ def _replace(driver: Any, graph: Any, context: Any, node: Any, zeros: torch.Tens
         for address in (zeros.data_ptr(), memset.target)
     )
     copy, copy_node = _Copy(source, target, size, 1, 1), c_void_p()
-    added = byref(copy_node), graph, _array(before), len(before), byref(copy), context
+    added = byref(copy_node), graph, _node_array(before), len(before), byref(copy), context
     if driver.cuGraphAddMemcpyNode(*added):
         return False
-    if after and driver.cuGraphAddDependencies(graph, _array([copy_node] * len(after)), _array(after), len(after)):
+    if after and driver.cuGraphAddDependencies(
+        graph, _node_array([copy_node] * len(after)), _node_array(after), len(after)
+    ):
         driver.cuGraphDestroyNode(copy_node)
         return False
     driver.cuGraphDestroyNode(node)
@@ -126,5 +130,5 @@ def _list_nodes(query: Callable[..., int], subject: Any) -> list[c_void_p] | Non
     return [c_void_p(node) for node in nodes]
 
 
-def _array(nodes: list[c_void_p]) -> Any:
+def _node_array(nodes: list[c_void_p]) -> Any:
     return (c_void_p * len(nodes))(*nodes)

@@ -83,7 +83,7 @@ class Progress(Callback):
             processes = pluralize(size, "process", "processes")
             self.say(f"         {processes} ({library}), {each} images of a batch each; batch norm {norm}")
         if trainer.runtime.device.type == "cpu" and spec.width == 64:
-            self.say("         a network of full width is slow on a CPU; --recipe demo is made for one")
+            self.say("         a network of width 64 is slow on a CPU; use --recipe demo or a smaller --width")
         complete = done == settings.epochs * steps
         state = " (complete)" if complete else f" (resumes in epoch {done // steps + 1})" if done else ""
         if run:
@@ -92,7 +92,7 @@ class Progress(Callback):
         if not self.labelled:
             self.say("         no labelled test images: training without kNN; rank and agree show its health")
             if images.labels is not None and images.names and test is None:
-                self.say("         --holdout 0.1 would hold out a tenth of the labelled images for kNN")
+                self.say("         add --holdout 0.1 to hold out a tenth of the labelled images for kNN")
         if complete:
             return
         fields: dict[str, Any] = {"epoch": done // steps, "epochs": settings.epochs, "loss": "…", "speed": ""}

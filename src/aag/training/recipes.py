@@ -54,10 +54,10 @@ def recipe_settings(recipe: str = "auto", data: str = DataSettings.source, metho
     """Return a recipe's settings, with automatic values left to resolve."""
     recipe, method = choose_recipe(recipe, data, method)
     kind = load_method(method)
-    own = next(iter(kind.recipes.values()))
+    method_default = next(iter(kind.recipes.values()))
     changes = dict(find_recipe(recipe, method).options)
     if recipe == "demo":
-        changes = {**own.options, **changes, **own.demo}
+        changes = {**method_default.options, **changes, **method_default.demo}
     base = RunSettings(DataSettings(data), NetworkSettings(), method, kind.settings_type(), TrainSettings())
     return base.replace(**changes)
 
@@ -92,15 +92,15 @@ def run_name(
     method = re.sub(r".*:", "", settings.method)
     if "network" in choosable:
         chosen_recipe, usual = "auto", "aag"
-    by = chosen_recipe if settings.method == usual else f"{chosen_recipe}-{method}"
+    recipe_part = chosen_recipe if settings.method == usual else f"{chosen_recipe}-{method}"
     network = (
         [settings.encoder.network.replace("/", "-")] if "network" in {*given} or "network" not in choosable else []
     )
-    name = [data, *network, by, f"seed{settings.train.seed}"]
+    name = [data, *network, recipe_part, f"seed{settings.train.seed}"]
     for field, value in settings.options().items():
-        meaningless = field in ("width", "depth") and getattr(settings.encoder.resolve(), field) is None
+        is_unused = field in ("width", "depth") and getattr(settings.encoder.resolve(), field) is None
         is_named = field in given if field in choosable else value != base[field]
-        if field not in ("data", "network", "method", "seed") and is_named and not meaningless:
+        if field not in ("data", "network", "method", "seed") and is_named and not is_unused:
             name.append(f"{field.replace('_', '-')}={list(value) if isinstance(value, tuple) else value}")
     if minutes:
         name.append(f"minutes={minutes:g}")

@@ -23,6 +23,8 @@ _chose_one_thread = False  # by `choose_threads`, not by the user
 
 @dataclass(frozen=True)
 class Runtime:
+    """How a run computes. As text, it is what training prints after `runs on`."""
+
     device: torch.device
     dtype: torch.dtype  # of the network; weights, loss and optimizer stay float32
     kernels: bool = False  # run the network's layers by our Triton kernels
@@ -30,7 +32,7 @@ class Runtime:
     compile: bool = False  # torch.compile the forward and backward pass, where the kernels do not support the network
     graph: bool = False  # replay the whole step as one CUDA graph
     deterministic: bool = False  # without torch.compile: it chooses kernels by speed, and they may sum in another order
-    reason: str = ""
+    reason: str = ""  # why something faster is not used; empty if all is
 
     def __str__(self) -> str:
         cuda = self.device.type == "cuda"

@@ -70,9 +70,9 @@ class RunSaver:
         found, path = self.checkpoints.load(), self.run.checkpoint
         if found is None:
             return None
-        other = set(differences(found.state["settings"], self.settings)) - {"epochs"}  # `Run.check` has judged it
+        other = set(differences(found.state["settings"], self.settings)) - {"epochs"}  # which `Run.check` has checked
         if other:
-            raise AAGError(f"{path} is of a run with another {', '.join(sorted(other))}; choose another --out")
+            raise AAGError(f"{path} belongs to a run with another {', '.join(sorted(other))}; choose another --out")
         if found.state["images"] != self.images.fingerprint():
             raise self._other_images_error()
         self._check_pixels(found.state.get("pixels", ""))

@@ -40,7 +40,7 @@ class Step:
             raise AAGError("all parameters are frozen: there is nothing to train; freeze fewer")
         self.optimizer = build_optimizer(settings, trained, method.momenta())
         self.fused = self._make_fused() if runtime.kernels else []  # the trained encoder's first
-        # After the kernels, which refuse weights with hooks: they would bypass a user's.
+        # Created after the kernels, because its hooks on weights look like a user's, which the kernels refuse.
         self._reducer = GradientReducer(trained.values()) if is_distributed() else None
         self._objective = _compile(self._loss) if runtime.compile else self._loss
         self._graphs: dict[tuple[bool, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
@@ -97,12 +97,12 @@ class Step:
             batch = make_batch()
             if self.runtime.graph:
                 self._copy_inputs(batch)
-                places = (
+                positions = (
                     [(True, True)]
                     if self.settings.accumulate == 1
                     else [(first, last) for first in (True, False) for last in (True, False)]
                 )
-                self._graphs = {place: self._capture("update", *place) for place in places}
+                self._graphs = {position: self._capture("update", *position) for position in positions}
             else:
                 self._run(batch)
                 self.optimizer.zero_grad()
@@ -162,8 +162,8 @@ class Step:
             fused.updates_weights = until == "update"
         if self._reducer and last:
             self._reducer.start()
-        parts = self.settings.accumulate * world_size()  # see `gather_batch` for the number of processes
-        (loss if parts == 1 else loss / parts).backward()
+        divisor = self.settings.accumulate * world_size()  # `gather_batch` explains the factor world_size()
+        (loss if divisor == 1 else loss / divisor).backward()
         for fused in self.fused:
             fused.join()
         if self._reducer and last:
@@ -199,10 +199,11 @@ class Step:
         from aag.nets.fused import Fused  # needs triton
 
         settings, optimizer = self.settings, self.optimizer
-        whole = all(weight.requires_grad for weight in self.encoder.parameters())
-        inside = self.runtime.fused_step and whole and settings.accumulate == 1 and not settings.clip_grad
-        inside = inside and not is_distributed()  # gradients are summed over processes before the step
-        trained = Fused(self.encoder, self.runtime.dtype, optimizer if inside and optimizer.fused_rule else None)
+        none_frozen = all(weight.requires_grad for weight in self.encoder.parameters())
+        updates_inside = self.runtime.fused_step and none_frozen and settings.accumulate == 1 and not settings.clip_grad
+        updates_inside = updates_inside and bool(optimizer.fused_rule)
+        updates_inside = updates_inside and not is_distributed()  # gradients are summed over processes before the step
+        trained = Fused(self.encoder, self.runtime.dtype, optimizer if updates_inside else None)
         # Encoders that a method keeps for itself are not trained, but change after every step. The kernels may not
         # support each of them, such as a teacher with another network.
         others = [part for part in self.method.modules() if isinstance(part, Encoder) and part.training]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TrackerName = Literal["tensorboard", "wandb", "trackio"]
 PROJECT = "aag"
-POSITION = ("kind", "epoch", "step")  # of a row; the rest are its values
+POSITION_KEYS = ("kind", "epoch", "step")  # of a row; the rest are its values
 
 
 class Tracker(Callback):
@@ -46,13 +46,13 @@ class Tracker(Callback):
     def on_start(self, trainer: "Trainer") -> None:
         if trainer.epoch < trainer.settings.epochs:
             settings = flatten(trainer.run_settings)
-            self.is_open = self._try(
+            self.is_open = self._try_or_warn(
                 lambda: self.open(trainer, {name: _plain(value) for name, value in settings.items()})
             )
 
     def on_log(self, trainer: "Trainer", row: dict[str, Any]) -> None:
         if self.is_open:
-            self.is_open = self._try(lambda: self._write_row(row))
+            self.is_open = self._try_or_warn(lambda: self._write_row(row))
 
     def _write_row(self, row: dict[str, Any]) -> None:
         if values := row_values(row):
@@ -60,10 +60,10 @@ class Tracker(Callback):
 
     def on_end(self, trainer: "Trainer") -> None:
         if self.is_open:
-            self._try(self.close)
+            self._try_or_warn(self.close)
             self.is_open = False
 
-    def _try(self, work: Callable[[], None]) -> bool:
+    def _try_or_warn(self, work: Callable[[], None]) -> bool:
         try:
             work()
         except Exception as error:  # no internet, no account, a full disk: training is worth more
@@ -171,7 +171,9 @@ def row_values(row: dict[str, Any]) -> dict[str, float]:
     """Return the numbers of a logged row, named by its kind: epoch/loss, steps/loss, knn/knn, health/rank."""
     if row["kind"] == "start":
         return {}
-    numbers = {name: value for name, value in row.items() if name not in POSITION and isinstance(value, int | float)}
+    numbers = {
+        name: value for name, value in row.items() if name not in POSITION_KEYS and isinstance(value, int | float)
+    }
     return {f"{row['kind']}/{name}": float(value) for name, value in numbers.items()} | {"epoch": float(row["epoch"])}
 
 

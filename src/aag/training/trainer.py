@@ -22,7 +22,7 @@ from aag.training.checkpoints import LoadedCheckpoint
 from aag.training.checks import check_types
 from aag.training.deterministic import deterministic_algorithms, restore_threads
 from aag.training.engine import Engine
-from aag.training.rollback import RETRY_FACTOR, check_history, check_state, explain_failure
+from aag.training.finite import RETRY_FACTOR, check_history, check_state, explain_failure
 from aag.training.saving import RunSaver, TrainingProgress
 from aag.training.schedule import learning_rate
 from aag.training.settings import settings_of_parts
@@ -122,7 +122,7 @@ class Trainer(Engine):
     def _fit(self) -> bool:
         resumed = self._resume()
         self._notify("on_start")
-        if self.progress.epoch < self.settings.epochs and not self._start():
+        if self.progress.epoch < self.settings.epochs and not self._compile():
             return False
         if not resumed:
             self._notify("on_epoch")
@@ -131,7 +131,7 @@ class Trainer(Engine):
             self.saver.restart_clock()
         while self.progress.epoch < self.settings.epochs:
             try:
-                if any_process(self._must_stop())[0] or not self._epoch():
+                if any_process(self._must_stop())[0] or not self._train_epoch():
                     self._save()
                     self.raise_decoding_failure()
                     return False
@@ -144,7 +144,7 @@ class Trainer(Engine):
             self._warn(repaired)
         return True
 
-    def _start(self) -> bool:
+    def _compile(self) -> bool:
         """Compile, and log the runtime. Return False if stopped before the first images were decoded."""
         if any_process(not self._wait_for_images())[0]:
             self.raise_decoding_failure()
@@ -158,7 +158,7 @@ class Trainer(Engine):
         self.log({"kind": "start", **where, **about})
         return True
 
-    def _epoch(self) -> bool:
+    def _train_epoch(self) -> bool:
         """Train from the current step to the end of the epoch. Return False if a stop was requested before that."""
         settings, progress, steps = self.settings, self.progress, self.steps_per_epoch
         device = self.runtime.device
@@ -172,23 +172,23 @@ class Trainer(Engine):
             self.begin_epoch(progress.epoch)
             progress.seconds += time.monotonic() - started
         started, seconds_before, first = time.monotonic(), progress.seconds, progress.step
-        shown, show, checked = started, device.type == "cpu", progress.step
+        shown_at, show_loss, checked = started, device.type == "cpu", progress.step
         while progress.step < steps:
             at = progress.step
             lr = learning_rate(settings, progress.epoch * steps + at, steps) * progress.lr_factor
             self._seed_step()
             history[at] = self.train_step(progress.epoch, at, lr)
             progress.step = at + 1
-            if show:
-                shown, show = time.monotonic(), device.type == "cpu"
+            if show_loss:
+                shown_at, show_loss = time.monotonic(), device.type == "cpu"
                 loss = history[at, 0].item()
                 checked = check_history(history, checked, at + 1, progress.epoch)
                 self._notify("on_step", loss)
             if progress.step < steps and progress.step % settings.accumulate == 0:
                 # Reading the loss makes the host wait for the GPU: twice a second does no harm.
-                is_late = is_main() and time.monotonic() - shown > 0.5
-                stop, save, is_late = any_process(self._must_stop(), self._save_is_due(), is_late)
-                show = show or is_late
+                loss_is_due = is_main() and time.monotonic() - shown_at > 0.5
+                stop, save, loss_is_due = any_process(self._must_stop(), self._save_is_due(), loss_is_due)
+                show_loss = show_loss or loss_is_due
                 if stop or save:
                     checked = check_history(history, checked, progress.step, progress.epoch)
                     progress.seconds = seconds_before + time.monotonic() - started

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from aag.provenance import core_count
 
-DEVICE_SHARE = 1 / 3  # of the GPU's free memory that images may take; the network needs the rest
-ROWS = 32  # images that one thread gathers at a time
+MAX_MEMORY_FRACTION = 1 / 3  # of the GPU's free memory that images may take; the network needs the rest
+ROWS_PER_TASK = 32  # images that one thread gathers at a time
 
 
 def fits_on_device(images: Tensor, device: torch.device) -> bool:
     """Return whether all images may be copied to the device. On a CPU they always fit."""
-    return device.type != "cuda" or images.nbytes <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]
+    return device.type != "cuda" or images.nbytes <= MAX_MEMORY_FRACTION * torch.cuda.mem_get_info(device)[0]
 
 
 class HostReader:
@@ -65,8 +65,10 @@ class HostReader:
             self._buffers[turn] = torch.empty((len(index), *self.shape), dtype=torch.uint8, pin_memory=pinned)
         rows, buffer = index.numpy(), self._buffers[turn][: len(index)].numpy()
         work = [
-            self._pool.submit(np.take, self.images, rows[at : at + ROWS], 0, buffer[at : at + ROWS], "clip")
-            for at in range(0, len(rows), ROWS)
+            self._pool.submit(
+                np.take, self.images, rows[at : at + ROWS_PER_TASK], 0, buffer[at : at + ROWS_PER_TASK], "clip"
+            )
+            for at in range(0, len(rows), ROWS_PER_TASK)
         ]
         return index, turn, work
 
