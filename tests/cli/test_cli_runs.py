@@ -147,17 +147,10 @@ def test_a_run_that_has_saved_no_encoder_yet_is_named(tmp_path):
 # --- more epochs, other weights, other methods -----------------------------------------------------------------------
 
 
-def test_a_run_is_extended_where_its_schedule_allows_that(trained, npz):
+def test_a_run_that_cannot_be_extended_says_what_to_type(trained):
     told = refused(*trained.command, "--epochs", 3)
     assert "epochs 2 there, 3 here" in told
     assert f"use --from {shlex.quote(str(trained.folder))} with another --out" in told
-    words = ["train", "--data", npz, *QUICK, "--batch-size", 48, "--out", "run"]
-    assert aag_(*words, "--epochs", 1, "--schedule", "constant").code == 0
-    ran = aag_(*words, "--epochs", 2, "--schedule", "constant")
-    assert ran.code == 0
-    assert "run      run (resumes in epoch 2)\n" in ran.out
-    assert aag_(*words[:-1], "more", "--epochs", 1, "--from", "run").code == 0
-    assert Run("more").settings()["train"]["start_from"] == "run"
 
 
 def test_a_method_of_ones_own_is_trained_by_its_file_and_class(npz):
