@@ -238,13 +238,6 @@ def test_another_set_is_taken_at_the_size_that_was_trained(photos, tmp_path, pho
     assert {row["protocol"]["image_size"] for row in results} == {16}
 
 
-def test_a_run_is_not_written_into_the_pictures(photos):
-    before = {path.name: path.read_bytes() for path in photos.iterdir()}
-    told = refused("train", "--data", photos, "--out", photos, "--batch-size", 8, *QUICK)
-    assert f"{photos} is not empty and not a run: it holds '0.png' and 18 more; choose another --out" in told
-    assert {path.name: path.read_bytes() for path in photos.iterdir()} == before
-
-
 def test_a_slash_at_the_end_makes_no_other_run(photos, monkeypatch):
     monkeypatch.chdir(photos.parent)
     words = ["--batch-size", 8, "--epochs", 1, *QUICK]
@@ -263,16 +256,3 @@ def test_a_test_part_without_labels_is_told(tmp_path, npz):
     assert ran.code == 0
     assert "4 classes\n" in ran.out
     assert "no labelled test images: training without kNN" in ran.out
-
-
-def test_a_folder_of_too_few_pictures_says_how_many_there_are(photos):
-    ran = aag_("train", "--data", photos, "--recipe", "paper", *QUICK)  # it has said that it decodes the images
-    assert ran.code == 2
-    assert "batch size 128 exceeds the 16 training images; use --batch-size 16" in ran.err
-
-
-def test_a_folder_without_pictures_is_told_in_one_line(tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert "no readable image in" in refused("train", "--data", tmp_path / "empty")
-    (tmp_path / "empty" / "a.png").write_bytes(b"x")
-    assert "1 file, 1 with an image extension" in refused("train", "--data", tmp_path / "empty")
