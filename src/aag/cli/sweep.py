@@ -3,7 +3,6 @@
 import json
 import sys
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
@@ -113,18 +112,13 @@ def _make_candidate(values: Values, shared: list[list[str]]) -> Candidate:
     data = tidy_source(peek(words, "--data") or DataSettings.source)
     recipe = str(values.get("recipe") or peek(words, "--recipe") or "auto")
     _, method = choose_recipe(recipe, data, values.get("method") or peek(words, "--method"))
-    types = _option_types(method)
+    types = describe_options(method)
     for name, value in values.items():
         words += _spell_value(name, str(value), types.get(option(name)))
     request = parse_train(words)
     parsed = request.settings.options()
     typed = {name: parsed.get(name, value) for name, value in values.items()}
     return Candidate(typed, request.settings, request.recipe, request.given)
-
-
-@cache
-def _option_types(method: str) -> dict[str, Any]:
-    return describe_options(method)
 
 
 def _spell_value(name: str, value: str, kind: Any) -> list[str]:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, make_dataclass
 from difflib import get_close_matches
+from functools import cache
 from typing import Annotated, Any
 
 import tyro
@@ -148,6 +149,7 @@ def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
     return make_dataclass("Train", found, frozen=True)
 
 
+@cache
 def describe_options(method: str) -> dict[str, Any]:
     """Return all option words of `aag train --method METHOD`, with their types."""
     recipe, _ = choose_recipe("auto", DataSettings.source, method)
