@@ -1,6 +1,5 @@
 """A real browser in a test: headless Chromium, driven over a pipe by its DevTools protocol. No dependencies."""
 
-import base64
 import json
 import os
 import shutil
@@ -136,7 +135,3 @@ class Browser:
     def tap(self, x: float, y: float) -> None:
         self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
         self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
-
-    def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(found["data"]))

@@ -229,38 +229,34 @@ def sum_in_place(x: Tensor) -> Tensor:
     return x
 
 
-@torch.no_grad()
 def copy_from_main(tensors: Iterable[Tensor]) -> None:
-    """Overwrite tensors in place with those of the main process, in few large messages."""
+    """Overwrite tensors in place with those of the main process."""
     if is_distributed():
-        for group in _by_dtype(tensors):
-            flat = torch.cat([each.reshape(-1) for each in group])
-            dist.broadcast(flat, 0)
-            _unflatten(flat, group)
+        _change_joined(tensors, lambda flat: dist.broadcast(flat, 0))
 
 
-@torch.no_grad()
 def average_in_place(tensors: Iterable[Tensor]) -> None:
     """Replace tensors by their means over processes."""
+
+    def average(flat: Tensor) -> None:
+        dist.all_reduce(flat)
+        flat /= world_size()
+
     if is_distributed():
-        for group in _by_dtype(tensors):
-            flat = torch.cat([each.reshape(-1) for each in group])
-            dist.all_reduce(flat)
-            _unflatten(flat / world_size(), group)
+        _change_joined(tensors, average)
 
 
-def _by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+@torch.no_grad()
+def _change_joined(tensors: Iterable[Tensor], change: Callable[[Tensor], object]) -> None:
+    """Change tensors in place by a function of all their numbers in one row, to send few large messages."""
     groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for each in tensors:
         groups.setdefault((each.dtype, each.device), []).append(each)
-    return list(groups.values())
-
-
-def _unflatten(flat: Tensor, targets: list[Tensor]) -> None:
-    start = 0
-    for target in targets:
-        target.copy_(flat[start : start + target.numel()].view(target.shape))
-        start += target.numel()
+    for group in groups.values():
+        flat = torch.cat([each.reshape(-1) for each in group])
+        change(flat)
+        for target, part in zip(group, flat.split([each.numel() for each in group]), strict=True):
+            target.copy_(part.view(target.shape))
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------

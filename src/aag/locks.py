@@ -11,9 +11,13 @@ from aag.files import explain_write_errors, open_regular
 _log = logging.getLogger(__name__)
 
 
+class LockedError(AAGError):
+    """Another process holds the lock."""
+
+
 @contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file. Raise if another process holds it; warn where the system has no locks."""
+    """Hold an exclusive lock on a file; warn where the system has no locks. Raise LockedError if another holds it."""
     with explain_write_errors(path.parent):
         if path.exists() and not path.is_file():  # opening a pipe would block
             raise AAGError(f"{path} is not a regular file; remove it")
@@ -24,7 +28,7 @@ def hold_lock(path: Path) -> Iterator[None]:
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise AAGError(f"another process is using {path.parent}; choose another --out") from error
+            raise LockedError(f"another process is using {path.parent}; choose another --out") from error
         except (ImportError, OSError) as error:
             reason = "this system" if isinstance(error, ImportError) else "its file system"
             _log.warning("%s: %s has no locks; do not start a second command with this --out", path.parent, reason)

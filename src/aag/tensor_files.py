@@ -30,7 +30,6 @@ class Header:
     """What a safetensors file says about itself before its data."""
 
     content: dict[str, Any]  # by tensor, as the format has it
-    size: int  # bytes before the data
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -137,7 +136,7 @@ def _parse_header(path: Path, file: IO[bytes]) -> Header:
         metadata = content.get(_METADATA, {})
         if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
             raise ValueError("metadata that is not text")
-        header = Header(content, 8 + size)
+        header = Header(content)
         if not all(isinstance(length, int) for shape in header.shapes.values() for length in shape):
             raise ValueError("shapes that are not numbers")
     except OSError as error:

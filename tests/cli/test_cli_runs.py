@@ -147,17 +147,10 @@ def test_a_run_that_has_saved_no_encoder_yet_is_named(tmp_path):
 # --- more epochs, other weights, other methods -----------------------------------------------------------------------
 
 
-def test_a_run_is_extended_where_its_schedule_allows_that(trained, npz):
+def test_a_run_that_cannot_be_extended_says_what_to_type(trained):
     told = refused(*trained.command, "--epochs", 3)
     assert "epochs 2 there, 3 here" in told
     assert f"use --from {shlex.quote(str(trained.folder))} with another --out" in told
-    words = ["train", "--data", npz, *QUICK, "--batch-size", 48, "--out", "run"]
-    assert aag_(*words, "--epochs", 1, "--schedule", "constant").code == 0
-    ran = aag_(*words, "--epochs", 2, "--schedule", "constant")
-    assert ran.code == 0
-    assert "run      run (resumes in epoch 2)\n" in ran.out
-    assert aag_(*words[:-1], "more", "--epochs", 1, "--from", "run").code == 0
-    assert Run("more").settings()["train"]["start_from"] == "run"
 
 
 def test_a_method_of_ones_own_is_trained_by_its_file_and_class(npz):
@@ -245,13 +238,6 @@ def test_another_set_is_taken_at_the_size_that_was_trained(photos, tmp_path, pho
     assert {row["protocol"]["image_size"] for row in results} == {16}
 
 
-def test_a_run_is_not_written_into_the_pictures(photos):
-    before = {path.name: path.read_bytes() for path in photos.iterdir()}
-    told = refused("train", "--data", photos, "--out", photos, "--batch-size", 8, *QUICK)
-    assert f"{photos} is not empty and not a run: it holds '0.png' and 18 more; choose another --out" in told
-    assert {path.name: path.read_bytes() for path in photos.iterdir()} == before
-
-
 def test_a_slash_at_the_end_makes_no_other_run(photos, monkeypatch):
     monkeypatch.chdir(photos.parent)
     words = ["--batch-size", 8, "--epochs", 1, *QUICK]
@@ -270,16 +256,3 @@ def test_a_test_part_without_labels_is_told(tmp_path, npz):
     assert ran.code == 0
     assert "4 classes\n" in ran.out
     assert "no labelled test images: training without kNN" in ran.out
-
-
-def test_a_folder_of_too_few_pictures_says_how_many_there_are(photos):
-    ran = aag_("train", "--data", photos, "--recipe", "paper", *QUICK)  # it has said that it decodes the images
-    assert ran.code == 2
-    assert "batch size 128 exceeds the 16 training images; use --batch-size 16" in ran.err
-
-
-def test_a_folder_without_pictures_is_told_in_one_line(tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert "no readable image in" in refused("train", "--data", tmp_path / "empty")
-    (tmp_path / "empty" / "a.png").write_bytes(b"x")
-    assert "1 file, 1 with an image extension" in refused("train", "--data", tmp_path / "empty")

@@ -146,7 +146,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, number: int, signum: signal.Signals
 
 
 @pytest.mark.usefixtures("paper")
-@pytest.mark.parametrize("step", [1, 3, 4])  # of two epochs of two steps: in an epoch, and after the very last
+@pytest.mark.parametrize("step", [1, 4])  # of two epochs of two steps: in an epoch, and after the very last
 def test_stopping_saves_and_the_same_command_resumes(npz, monkeypatch, step):
     with monkeypatch.context() as patched:
         stop_at(patched, step)

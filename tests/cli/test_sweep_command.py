@@ -13,6 +13,7 @@ from commands import Ran, aag_, refused
 from PIL import Image
 
 from aag.data import loading
+from aag.locks import LockedError
 from aag.runs import Run
 from aag.signals import SAVE_SECONDS
 from aag.sweeps import runner
@@ -264,11 +265,8 @@ def test_another_process_may_train_a_run_of_the_same_sweep(sweep, monkeypatch):
     real = runner.train_run
 
     def train(settings: Any, execution: Any, **options: Any) -> Any:
-        if settings.train.lr == 0.03:  # as the lock of a run raises
-            try:
-                raise BlockingIOError
-            except BlockingIOError as error:
-                raise loading.AAGError("another process is using it") from error
+        if settings.train.lr == 0.03:
+            raise LockedError("another process is using it")
         return real(settings, execution, **options)
 
     monkeypatch.setattr(runner, "train_run", train)

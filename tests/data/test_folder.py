@@ -1,9 +1,7 @@
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from aag import data
@@ -197,13 +195,3 @@ def test_limit_decodes_only_what_it_keeps(tmp_path):
     everything = data.load(tmp_path)
     assert len(everything) == 60
     assert set(shades(images)) < set(shades(everything))
-
-
-def test_loading_twice_gives_the_same_images(tmp_path):
-    rng = np.random.default_rng(0)
-    for i in range(40):
-        pixels = rng.integers(0, 256, (30 + i, 50, 3), np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f"{i}.jpg")
-    first, second = data.load(tmp_path), data.load(tmp_path)
-    assert first.fingerprint() == second.fingerprint()
-    assert torch.equal(first.images, second.images)

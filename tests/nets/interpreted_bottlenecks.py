@@ -68,8 +68,9 @@ def pair_of_bottlenecks(photographs: torch.Tensor) -> tuple[Encoder, torch.Tenso
     return encoder, images
 
 
-@pytest.mark.parametrize("frozen", ["stem", "blocks.0", "blocks.1.residual.2"])
-@pytest.mark.parametrize("accumulate", [False, True], ids=["two passes", "accumulated"])
+@pytest.mark.parametrize(
+    ("accumulate", "frozen"), [(False, "stem"), (True, "blocks.0"), (False, "blocks.1.residual.2")]
+)
 def test_gradients_of_several_passes_add_up(photographs, accumulate, frozen):
     encoder, images = network("bottlenecks", photographs)
     encoder.backbone.get_submodule(frozen).requires_grad_(False)

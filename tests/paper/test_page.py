@@ -184,7 +184,7 @@ def test_both_pages_are_written_or_neither(folder, tmp_path):
     (tmp_path / "file").write_text("")
     for bad in (tmp_path, tmp_path / "file" / "page.md", page):
         with pytest.raises(AAGError, match="cannot write"):
-            write_pages(folder, page, bad)
+            write_pages(tmp_path / "none", page, bad)
         assert page.read_text() == "before"
         assert {path.name for path in tmp_path.iterdir()} == {"page.html", "file"}
     warnings = write_pages(folder, page, tmp_path / "page.md")

@@ -162,12 +162,15 @@ def test_runs_of_figure_6_are_projected_for_any_table():
 # --- shards -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("what", "count"), [("all", 2), ("all", 8), ("table1", 2), ("table1", 3), ("table2", 2)])
+@pytest.mark.parametrize(("what", "count"), [("all", 8), ("table1", 3), ("table2", 2)])
 def test_shards_are_disjoint_and_similar_in_work(what, count):
     shards = [runs(what, shard=f"{part}/{count}") for part in range(1, count + 1)]
     assert sorted(run.name for shard in shards for run in shard) == sorted(names(what))
     loads = [sum(estimate_work(run.experiment) for run in shard) for shard in shards]
     assert max(loads) < 1.15 * sum(loads) / count
+
+
+def test_each_shard_has_every_network():
     networks = [{run.experiment.options["network"] for run in runs("table1", shard=f"{part}/2")} for part in (1, 2)]
     assert networks == [{"resnet18", "alexnet"}] * 2
 

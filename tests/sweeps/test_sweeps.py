@@ -88,14 +88,6 @@ def test_methods_are_compared_by_name_or_as_classes(sweep):
     assert sweep({"method": ["isif", SimCLR, "closer"]}, lr=0.03).rows == result.rows  # the same runs
 
 
-def test_halving_trains_fewer_for_longer(sweep):
-    result = sweep({"lr": [0.01, 0.03, 0.1]}, halving=2, epochs=2)
-    assert sorted(row.epochs for row in result.rows) == [1, 1, 2]
-    assert result.best.epochs == 2
-    names = sorted(path.name for path in result.folder.iterdir() if path.is_dir())
-    assert [sum(f"epochs={epochs}-" in f"{name}-" for name in names) for epochs in (1, 2)] == [3, 1]
-
-
 def test_a_stopped_sweep_resumes_to_the_same_result(sweep, tmp_path, images):
     calls = iter([False] + [True] * 1000)  # before the first run, and after its first step
     stopped = sweep({"lr": [0.03, 0.1]}, seeds=2, should_stop=lambda: next(calls))

@@ -1,6 +1,7 @@
 """SGD and Adam are torch.optim's, LARS is a slow loop's."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,17 @@ SHAPES = {"conv": (8, 3, 3, 3), "bias": (5,), "scale": ()}
 def weights() -> dict[str, Tensor]:
     random = torch.Generator().manual_seed(1)
     return {name: torch.randn(shape, generator=random) for name, shape in SHAPES.items()}
+
+
+def step_both(optimizer: Optimizer, expected: Any, ours: dict, others: dict, random: torch.Generator) -> None:
+    """Step ours and torch's optimizer by the same gradients, and check that they give the same weights."""
+    for name, own in ours.items():
+        own.grad = torch.randn(own.shape, generator=random)
+        others[name].grad = own.grad.clone()
+    optimizer.step()
+    expected.step()
+    for name, own in ours.items():
+        torch.testing.assert_close(own, others[name])
 
 
 @pytest.mark.parametrize(
@@ -39,13 +51,8 @@ def test_steps_are_those_of_torch(make: Callable[[dict[str, Tensor]], Optimizer]
     for lr in (0.3, 0.3, 0.0, 0.01):
         optimizer.lr.fill_(lr)
         expected.param_groups[0]["lr"] = lr
+        step_both(optimizer, expected, ours, others, random)
         for name, own in ours.items():
-            own.grad = torch.randn(own.shape, generator=random)
-            others[name].grad = own.grad.clone()
-        optimizer.step()
-        expected.step()
-        for name, own in ours.items():
-            torch.testing.assert_close(own, others[name])
             state = expected.state[others[name]]
             velocity = state.get("momentum_buffer", state.get("exp_avg"))
             torch.testing.assert_close(optimizer.velocity[own], torch.zeros_like(own) if velocity is None else velocity)
@@ -59,13 +66,7 @@ def test_parameters_may_have_a_momentum_of_their_own():
     optimizer.lr.fill_(0.3)
     random = torch.Generator().manual_seed(2)
     for _ in range(3):
-        for name, own in ours.items():
-            own.grad = torch.randn(own.shape, generator=random)
-            others[name].grad = own.grad.clone()
-        optimizer.step()
-        expected.step()
-    for name, own in ours.items():
-        torch.testing.assert_close(own, others[name])
+        step_both(optimizer, expected, ours, others, random)
     with pytest.raises(AAGError, match=r"--classifier-momentum\) needs --optimizer sgd, not adam"):
         build_optimizer(TrainSettings(optimizer="adam"), ours, {ours["bias"]: 0.0})
 

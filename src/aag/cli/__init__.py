@@ -10,6 +10,7 @@ import sys
 from importlib import import_module
 
 from aag import __version__
+from aag.cli.streams import discard
 from aag.errors import AAGError, unknown_name
 from aag.signals import INTERRUPTED, RESUMABLE, Terminated, handle_stops, hold_stops, raise_stop
 
@@ -92,12 +93,12 @@ def main(arguments: list[str] | None = None) -> int:
         print("stopped", file=sys.stderr)
         return RESUMABLE if isinstance(stop, Terminated) else INTERRUPTED
     except BrokenPipeError:  # `aag data | head`
-        _discard_output()
+        discard(sys.stdout)
         return 141
     except OSError as error:
         if error.filename is not None or error.errno not in LOST_OUTPUT_ERRORS:
             raise
-        _discard_output()
+        discard(sys.stdout)
         print(f"error{_process()}: cannot print the results: {error.strerror}", file=sys.stderr)
         return 2
     except MemoryError:
@@ -128,11 +129,6 @@ def _run(arguments: list[str]) -> int:
         with hold_stops():
             command = import_module(f"aag.cli.{arguments[0]}")
         return command.run(arguments[1:])
-
-
-def _discard_output() -> None:
-    """Redirect stdout to the null device: the interpreter would flush unprinted text again when it exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _out_of_memory(where: str) -> int:

@@ -78,6 +78,11 @@ def parse(kind: type[T], command: str, arguments: Sequence[str]) -> T:
     return kind(**vars(parse_sections(options, command, arguments, inspect.getdoc(kind) or "")))
 
 
+def collect(kind: type[T], parsed: Any) -> T:
+    """Build a settings dataclass from the fields of the same names of a parsed command or section."""
+    return kind(**{field.name: getattr(parsed, field.name) for field in fields(kind)})  # type: ignore[arg-type]
+
+
 def parse_sections(kind: type[T], command: str, arguments: Sequence[str], about: str) -> T:
     """Parse arguments into a dataclass whose fields are options or sections of them."""
     arguments = [_unalias(word) for word in arguments]

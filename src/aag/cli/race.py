@@ -1,9 +1,9 @@
 """aag race"""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from aag.cli.output import Printer, make_console, print_rows
-from aag.cli.parsing import parse
+from aag.cli.parsing import collect, parse
 from aag.cli.train import parse_train, split_options
 from aag.errors import AAGError
 from aag.paper import Experiment, Results
@@ -27,7 +27,7 @@ class Race(RaceSettings):
 def run(arguments: list[str]) -> int:
     own, shared = split_options(arguments, Race)
     options = parse(Race, "race", own)
-    race = RaceSettings(**{field.name: getattr(options, field.name) for field in fields(RaceSettings)})
+    race = collect(RaceSettings, options)
     words = [word for group in shared for word in group]
     given = {group[0].partition("=")[0] for group in shared}
     request = parse_train(words if "--data" in given else ["--data", DATA, *words])

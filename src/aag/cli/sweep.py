@@ -2,14 +2,13 @@
 
 import json
 import sys
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from aag.cli.output import Printer, decoding_progress, make_console, print_rows
-from aag.cli.parsing import ALIASES, parse, tidy_source
+from aag.cli.parsing import ALIASES, collect, parse, tidy_source
 from aag.cli.train import describe_options, parse_train, peek_option, split_options, write_run_report
 from aag.data import TrainTestSets
 from aag.errors import AAGError
@@ -103,8 +102,7 @@ def _make_plan(options: Sweep, shared: list[list[str]], decoding: Any) -> SweepP
     candidates = build_candidates(all_values, lambda values: _make_candidate(values, shared))
     out = options.out or default_folder(candidates[0], grid)
     images = SweepImages(root=base.execution.data_root, progress=decoding)
-    sweep_options = SweepOptions(**{field.name: getattr(options, field.name) for field in fields(SweepOptions)})
-    return SweepPlan(candidates, sweep_options, base.execution, out, images)
+    return SweepPlan(candidates, collect(SweepOptions, options), base.execution, out, images)
 
 
 def _make_candidate(values: Values, shared: list[list[str]]) -> Candidate:
@@ -114,18 +112,13 @@ def _make_candidate(values: Values, shared: list[list[str]]) -> Candidate:
     data = tidy_source(peek_option(words, "--data") or DataSettings.source)
     recipe = str(values.get("recipe") or peek_option(words, "--recipe") or "auto")
     _, method = choose_recipe(recipe, data, values.get("method") or peek_option(words, "--method"))
-    types = _option_types(method)
+    types = describe_options(method)
     for name, value in values.items():
         words += _spell_value(name, str(value), types.get(option(name)))
     request = parse_train(words)
     parsed = request.settings.options()
     typed = {name: parsed.get(name, value) for name, value in values.items()}
     return Candidate(typed, request.settings, request.recipe, request.given)
-
-
-@cache
-def _option_types(method: str) -> dict[str, Any]:
-    return describe_options(method)
 
 
 def _spell_value(name: str, value: str, kind: Any) -> list[str]:

@@ -4,12 +4,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, make_dataclass
 from difflib import get_close_matches
+from functools import cache
 from typing import Annotated, Any
 
 import tyro
 
 from aag.cli.output import Printer, decoding_progress, make_console
-from aag.cli.parsing import given_options, option_types, parse_sections, tidy_source, tyro_fields
+from aag.cli.parsing import collect, given_options, option_types, parse_sections, tidy_source, tyro_fields
 from aag.data.datasets import DATASETS
 from aag.distributed import ReportedByMainError, read_launch
 from aag.errors import AAGError, first_line, unknown_name
@@ -99,15 +100,15 @@ def parse_train(arguments: list[str]) -> Request:
     parsed: Any = parse_sections(kind, "train", arguments, about)
     settings = RunSettings(
         DataSettings(data, **{f.name: getattr(parsed.run, f.name) for f in fields(DataSettings) if f.name != "source"}),
-        _collect(NetworkSettings, parsed.network),
+        collect(NetworkSettings, parsed.network),
         method,
-        _collect(type(base.method_settings), parsed.method_options),
-        _collect(TrainSettings, parsed.training),
+        collect(type(base.method_settings), parsed.method_options),
+        collect(TrainSettings, parsed.training),
     )
     # For a folder without a recipe, training chooses; else the name of the recipe says it all.
     chosen = wanted if has_image_files(data) else recipe
     return Request(
-        settings, chosen, given_options(arguments), _collect(Execution, parsed.execution), parsed.execution.report
+        settings, chosen, given_options(arguments), collect(Execution, parsed.execution), parsed.execution.report
     )
 
 
@@ -148,14 +149,11 @@ def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
     return make_dataclass("Train", found, frozen=True)
 
 
+@cache
 def describe_options(method: str) -> dict[str, Any]:
     """Return all option words of `aag train --method METHOD`, with their types."""
     recipe, _ = choose_recipe("auto", DataSettings.source, method)
     return option_types(_command(recipe_settings(recipe, method=method), recipe, Execution()))
-
-
-def _collect(kind: type, parsed: Any) -> Any:
-    return kind(**{field.name: getattr(parsed, field.name) for field in fields(kind)})
 
 
 def split_options(arguments: Sequence[str], kind: type, repeatable: str = "") -> tuple[list[str], list[list[str]]]:

@@ -1,8 +1,9 @@
 """NumPy arrays of one split, as the readers return them, and operations on them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from aag.errors import AAGError, describe
 from aag.provenance import core_count
 
 MAX_IMAGE_SIZE = 4096
+THREAD_IMAGES = 64  # that a thread resizes at a time
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -89,21 +93,19 @@ def make_square(images: np.ndarray, image_size: int | None, source: str) -> np.n
 
     out = np.empty((len(images), image_size, image_size, channels), np.uint8)
 
-    def resize_range(indices: range) -> None:
-        for i in indices:
+    def resize_from(start: int) -> None:
+        for i in range(start, min(start + THREAD_IMAGES, len(images))):
             out[i] = resize_square(images[i], image_size)
 
-    run_in_threads(resize_range, len(images))
+    map_in_threads(resize_from, range(0, len(images), THREAD_IMAGES))
     return out
 
 
-def run_in_threads(work: Callable[[range], None], count: int, chunk: int = 64) -> None:
-    """Call `work` on ranges of at most `chunk` indices, on all cores: Pillow releases the GIL while it decodes."""
-    ranges = [range(start, min(start + chunk, count)) for start in range(0, count, chunk)]
+def map_in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Return the results of `work` for all items, in order, with a thread for each core."""
     with ThreadPoolExecutor(core_count()) as pool:
         try:
-            for _ in pool.map(work, ranges):
-                pass
+            return list(pool.map(work, items))
         except BaseException:  # Ctrl-C must not wait for a million images
             pool.shutdown(wait=False, cancel_futures=True)
             raise

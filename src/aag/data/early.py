@@ -194,7 +194,9 @@ class Decoding:
         is_alive = self._thread is not None or is_locked(self._lock_file)  # before the journal is read
         if self.images is None and self._background.files:
             with suppress(OSError):  # the thread has renamed or deleted them, and is about to end
-                self._open(*self._background.files)
+                pixels, journal = self._background.files
+                self._journal = journal.open("rb")
+                self.images = map_images(pixels, self.shape)
         decoded, is_complete = self._read_journal()
         if self._thread:
             is_complete = self._stored is not None
@@ -215,10 +217,6 @@ class Decoding:
             if not is_alive:
                 location = printable(self.source.location)
                 self.failure = AAGError(f"the process that decoded {location} has ended; run the same command again")
-
-    def _open(self, pixels: Path, journal: Path) -> None:
-        self._journal = journal.open("rb")
-        self.images = map_images(pixels, self.shape)
 
     def _read_journal(self) -> tuple[int, bool]:
         """Read what was added to the journal; return the number of rows, and whether they are all."""

@@ -20,8 +20,9 @@ from aag.data.arrays import SplitArrays, select_indices
 from aag.data.encoded import ImageFiles
 from aag.data.hashes import hash_files
 from aag.data.holdout import NoLabelsError, choose_held_out
-from aag.data.listing import Listing, class_folder, list_images, no_image_error, printable, split_folders
-from aag.data.store import Progress, open_images
+from aag.data.listing import Listing, class_folder, list_images, no_image_error, split_folders
+from aag.data.store import Progress, StoredImages, open_images
+from aag.text import printable
 
 DEFAULT_SIZE = 32
 
@@ -107,17 +108,27 @@ def _decode(
 ) -> SplitArrays:  # fmt: skip
     if limit is not None and limit < part.files.count:
         part = part.select(select_indices(part.files.count, limit), f"{part.variant} {limit}")
-    paths, labels = part.files.paths, part.labels
     stored = open_images(part.files, size, root=root, variant=part.variant, progress=progress)
+    arrays = make_arrays(stored, part.files.paths, part.labels, classes, part.listing.skipped)
+    if not len(arrays.images):
+        raise no_image_error(part.files.location, part.listing, next(iter(arrays.skipped), ""))
+    return arrays
+
+
+def make_arrays(
+    stored: StoredImages,
+    names: Sequence[str],
+    labels: np.ndarray | None,
+    classes: tuple[str, ...],
+    skipped: Sequence[str] = (),
+) -> SplitArrays:
+    """Return the decoded images. `names` and `labels` include files that failed, which are added to `skipped`."""
     failures = stored.failures
-    skipped = tuple(part.listing.skipped)
-    skipped += tuple(f"{printable(paths[i])}: {failures[i]}" for i in sorted(failures))
-    if not len(stored.images):
-        raise no_image_error(part.files.location, part.listing, skipped[0] if skipped else "")
+    skipped = (*skipped, *(f"{printable(names[i])}: {failures[i]}" for i in sorted(failures)))
     if failures:
-        keep = [i for i in range(len(paths)) if i not in failures]
-        paths, labels = [paths[i] for i in keep], None if labels is None else labels[keep]
-    if labels is not None and labels.max() < 0:  # every labelled file is unreadable
+        keep = [i for i in range(len(names)) if i not in failures]
+        names, labels = [names[i] for i in keep], None if labels is None else labels[keep]
+    if labels is not None and labels.max(initial=-1) < 0:  # every labelled image is unreadable
         labels = None
     images = stored.images.transpose(0, 2, 3, 1)
-    return SplitArrays(images, labels, classes if labels is not None else (), skipped, paths, stored.summary)
+    return SplitArrays(images, labels, classes if labels is not None else (), skipped, names, stored.summary)

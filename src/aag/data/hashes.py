@@ -1,17 +1,16 @@
 """Hash the content of files, to choose which images are held out. Hashes are kept in the cache folder."""
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+from aag.data.arrays import map_in_threads
 from aag.data.encoded import ImageFiles, Part
 from aag.data.store import Store
 from aag.data.summary import content_hash, file_hash
 from aag.files import atomic_write_path, open_regular
-from aag.provenance import core_count
 
 _log = logging.getLogger(__name__)
 
@@ -23,13 +22,8 @@ def hash_files(files: ImageFiles, root: str | Path | None = None) -> np.ndarray:
     with suppress(OSError, ValueError, EOFError):
         if len(kept := np.load(file)) == files.count:
             return np.asarray(kept, np.uint64)
-    with ThreadPoolExecutor(core_count()) as pool:
-        try:
-            parts = pool.map(lambda part: _hash_part(files.load(part)), files.parts(0, (), 0))
-            hashes = np.array([each for part in parts for each in part], np.uint64)
-        except BaseException:  # Ctrl-C must not wait for a million images
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    parts = map_in_threads(lambda part: _hash_part(files.load(part)), files.parts(0, (), 0))
+    hashes = np.array([each for part in parts for each in part], np.uint64)
     try:
         with store.lock():
             with atomic_write_path(file) as temporary, temporary.open("xb") as out:

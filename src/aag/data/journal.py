@@ -1,8 +1,8 @@
 """The journal of a store: one JSON line per chunk of images that was written, and a last line when it is complete."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -68,7 +68,11 @@ def read_journal(journal: Path, pixels: Path, row_shape: Sequence[int], *, verif
     `check_stop` is called before each chunk; it may raise.
     """
     state = State()
-    with suppress(OSError), journal.open("rb") as lines, _open_if_exists(pixels) as file:
+    with (
+        suppress(OSError),
+        journal.open("rb") as lines,
+        pixels.open("rb") if pixels.exists() else nullcontext() as file,
+    ):
         for line in lines:
             check_stop()
             with suppress(ValueError, KeyError, TypeError, AttributeError):  # damaged, or cut off
@@ -101,12 +105,3 @@ def _as_list(value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise TypeError
     return value
-
-
-@contextmanager
-def _open_if_exists(path: Path) -> Iterator[IO[bytes] | None]:
-    if not path.exists():
-        yield None
-        return
-    with path.open("rb") as file:
-        yield file

@@ -4,6 +4,7 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from aag.data.decode import readable_extensions
 from aag.errors import AAGError
@@ -11,6 +12,7 @@ from aag.text import pluralize, printable
 
 # Formats of photographs that Pillow cannot read. Users should know that these files are missing.
 _UNSUPPORTED = frozenset({".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".rw2", ".raf"})
+T = TypeVar("T")
 TEST_NAMES = ("test", "val", "valid", "validation")
 
 
@@ -37,23 +39,24 @@ def split_folders(folder: Path) -> dict[str, Path]:
     except OSError as error:
         raise AAGError(f"cannot read {folder}: {error.strerror or error}") from None
     folders = {c.name.lower(): Path(c.path) for c in children if _is_folder(c) and not c.name.startswith(".")}
-    test = next((folders[name] for name in TEST_NAMES if name in folders), None)
-    if "train" in folders and test is not None:
-        return {"train": folders["train"], "test": test}
-    # A single folder `train` is a split. Next to other folders it is a class: the vehicle.
-    is_only = len(folders) == 1 and not any(is_image(child.name) for child in children)
-    return {"train": folders["train"] if is_only and "train" in folders else folder}
+    return _choose_splits(folders, folder, any(is_image(child.name) for child in children))
 
 
 def split_names(paths: Collection[str]) -> dict[str, str]:
-    """Return the start of the paths of each split, such as "train/", by the rule of `split_folders`."""
+    """Return the start of the paths of each split, such as "train/"."""
     top = {path.partition("/")[0] for path in paths if "/" in path}
     folders = {name.lower(): f"{name}/" for name in sorted(top)}
+    return _choose_splits(folders, "", any("/" not in path and is_image(path) for path in paths))
+
+
+def _choose_splits(folders: dict[str, T], whole: T, has_images: bool) -> dict[str, T]:
+    """Choose the split folders from subfolders by lower-case name. has_images: whether images lie beside them."""
     test = next((folders[name] for name in TEST_NAMES if name in folders), None)
     if "train" in folders and test is not None:
         return {"train": folders["train"], "test": test}
-    is_only = len(folders) == 1 and not any("/" not in path and is_image(path) for path in paths)
-    return {"train": folders["train"] if is_only and "train" in folders else ""}
+    # A single folder `train` is a split. Next to other folders or images it is a class: the vehicle.
+    is_split = len(folders) == 1 and not has_images
+    return {"train": folders.get("train", whole) if is_split else whole}
 
 
 def list_images(folder: Path) -> Listing:

@@ -8,7 +8,7 @@ import numpy as np
 
 from aag.data.arrays import SplitArrays, select_indices
 from aag.data.encoded import Label
-from aag.data.folder import DEFAULT_SIZE
+from aag.data.folder import DEFAULT_SIZE, make_arrays
 from aag.data.holdout import NoLabelsError, choose_held_out
 from aag.data.shards import Shards
 from aag.data.store import Progress, StoredImages, open_images
@@ -94,16 +94,9 @@ def _limit(shards: Shards, limit: int) -> Shards:
 
 
 def _arrays(shards: Shards, stored: StoredImages, labels: np.ndarray | None, classes: tuple[str, ...]) -> SplitArrays:
-    failures = stored.failures
-    skipped = tuple(f"{printable(stored.names[i])}: {failures[i]}" for i in sorted(failures))
-    if not len(stored.images):
-        first = f" (first: {skipped[0]})" if skipped else ""
+    arrays = make_arrays(stored, stored.names, labels, classes)
+    if not len(arrays.images):
+        first = f" (first: {arrays.skipped[0]})" if arrays.skipped else ""
         counts = f"{pluralize(len(shards.shards), 'shard')}, {pluralize(len(stored.names), 'sample')}"
         raise AAGError(f"no readable image in {shards.location}: {counts}{first}")
-    keep = [i for i in range(len(stored.names)) if i not in failures]
-    names = [stored.names[i] for i in keep] if failures else stored.names
-    labels = None if labels is None else labels[keep]
-    if labels is not None and labels.max() < 0:
-        labels = None
-    images = stored.images.transpose(0, 2, 3, 1)
-    return SplitArrays(images, labels, classes if labels is not None else (), skipped, names, stored.summary)
+    return arrays

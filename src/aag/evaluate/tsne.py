@@ -34,10 +34,7 @@ def project(
         raise AAGError("t-SNE cannot place embeddings that hold NaN or infinity; train again with a lower --lr")
     if points.shape[1] < 2 or bool((points == points[0]).all()):  # scikit-learn would end the process
         raise AAGError("t-SNE needs embeddings of two dimensions or more that are not all the same")
-    try:
-        from sklearn.manifold import TSNE  # imported late: it is optional and slow to import
-    except ImportError as error:
-        raise AAGError("t-SNE needs scikit-learn, which is not installed: pip install scikit-learn") from error
+    from sklearn.manifold import TSNE  # slow to import
 
     perplexity = min(PERPLEXITY, (len(points) - 1) / 3)
     model = TSNE(

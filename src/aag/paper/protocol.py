@@ -8,7 +8,7 @@ from aag.evaluate.knn import knn_protocol
 from aag.evaluate.linear import linear_protocol
 from aag.paper.experiments import Experiment
 from aag.paper.results import Result
-from aag.text import duration, join_or
+from aag.text import describe_loss, duration, join_or
 
 OPTIMIZERS = {"sgd": "SGD", "lars": "LARS", "adam": "Adam"}
 IGNORED_FIELDS = (
@@ -45,7 +45,7 @@ def _describe_settings(runs: list[dict[str, Any]]) -> list[str]:
         f"batch {each(lambda run: run['batch_size'])}",
         each(lambda run: f"{OPTIMIZERS[run['optimizer']]} at {run['lr']:g}") + " per 128 images",
         f"{each(lambda run: run['schedule'])} schedule",
-        each(lambda run: run.get("loss", "own").replace("own", "its own loss")),
+        each(lambda run: describe_loss(run.get("loss"))),
         *([f"τ {each(lambda run: run['temperature'])}"] if "temperature" in runs[0] else []),
         "basic augmentation " + each(lambda run: f"“{run['basic']}”"),
         *([f"batch norm over {groups}"] if any(run["bn_group_size"] for run in runs) else []),

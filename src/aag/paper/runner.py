@@ -15,6 +15,7 @@ from aag.data.datasets import DATASETS, require_files
 from aag.distributed import read_launch
 from aag.errors import AAGError
 from aag.files import explain_write_errors
+from aag.locks import LockedError
 from aag.paper.listing import (
     Statuses,
     estimate_times,
@@ -198,10 +199,10 @@ class Runner:
             raise
         except torch.OutOfMemoryError:
             error = "the GPU is out of memory; is another program using it?"
+        except LockedError:
+            self.say(f"skipped: another process is training into {planned.run.folder}")
+            return "skipped"
         except AAGError as found:
-            if isinstance(found.__cause__, BlockingIOError):  # the folder's lock
-                self.say(f"skipped: another process is training into {planned.run.folder}")
-                return "skipped"
             error = str(found)
         except Exception as found:  # a bug, or an error of the GPU
             traceback.print_exc()

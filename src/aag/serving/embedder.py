@@ -35,7 +35,7 @@ from aag.training.runtime import choose_precision, choose_threads, find_device
 
 PIECE_SIZE = 16  # images per decoding job; a batch is made of whole pieces
 PART_IMAGES, PART_SECONDS = 8192, 20.0  # a part ends after this many images or seconds
-THUMBNAIL_SIZE, THUMBNAIL_QUALITY = 96, 85
+THUMBNAIL_QUALITY = 85
 
 Model = str | os.PathLike[str] | Encoder
 DecodeCall = Callable[[Path, list[str], int], Chunk]  # folder, files in it, size

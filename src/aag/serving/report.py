@@ -44,15 +44,6 @@ def write_report(
     path = Path(out) if out else run.report_file
     if path.is_dir():
         raise AAGError(f"cannot write {path}: it is a folder; give the name of a file")
-    document = make_report(run, sets=sets, points=points, seconds=seconds, data_root=data_root, device=device)
-    write_bytes(path, render_html(document, path).encode(errors="replace"))
-    return path
-
-
-def make_report(
-    run: Run, *, sets: TrainTestSets | None, points: int, seconds: float, data_root: Path | None, device: str
-) -> doc.Document:
-    """Return the report of a run as a document."""
     settings, rows = run.settings(), run.metrics()
     sections = [doc.Section("curves", "How training went", _curves(rows), "Curves")]
     introduction = _introduction(run, settings, rows)
@@ -61,9 +52,10 @@ def make_report(
     except AAGError as error:  # data that moved, an encoder that was never saved, embeddings with NaN
         introduction.append(doc.Paragraph(f"The pictures are missing: {error}.", "sum"))
     sections.append(doc.Section("settings", "Settings and provenance", _settings(settings, rows), "Settings"))
-    return doc.Document(
-        f"Report of {run.folder.resolve().name}", introduction, sections, "Written by aag report.", "Sections"
-    )
+    title = f"Report of {run.folder.resolve().name}"
+    document = doc.Document(title, introduction, sections, "Written by aag report.", "Sections")
+    write_bytes(path, render_html(document, path).encode(errors="replace"))
+    return path
 
 
 def _picture_sections(

@@ -13,6 +13,7 @@ from aag.data import ImageSet, TrainTestSets
 from aag.data.loading import source_name
 from aag.errors import AAGError, NotFiniteError, first_line
 from aag.files import explain_write_errors, write_bytes, write_json
+from aag.locks import LockedError
 from aag.provenance import provenance
 from aag.serving import evaluate_run, save_evaluation
 from aag.sweeps.plan import SweepPlan, Trial
@@ -111,11 +112,10 @@ class SweepRunner:
             self._note_failure(trial, NOT_FINITE, f"{str(error).partition(';')[0]}; try a lower lr")
         except (torch.OutOfMemoryError, MemoryError):
             self._note_failure(trial, OUT_OF_MEMORY, advice)
+        except LockedError:
+            self._locked_names.add(trial.name)
         except AAGError as error:
-            if isinstance(error.__cause__, BlockingIOError):  # the folder's lock
-                self._locked_names.add(trial.name)
-            else:
-                self._note_failure(trial, FAILED, error)
+            self._note_failure(trial, FAILED, error)
         except Exception as error:  # a bug, or an error of the GPU
             if "can't allocate memory" in str(error):  # a CPU's allocator
                 self._note_failure(trial, OUT_OF_MEMORY, advice)
