@@ -240,7 +240,7 @@ def test_data_mistakes_are_told_in_one_line(words, told):
         (["--decay-at", "half"], "--decay-at takes a list, each a number, not 'half'"),
         (["--image-size", "big"], "--image-size takes a whole number, not 'big'"),
         (["photos"], "unrecognized options: photos; see aag train --help"),
-        (["--queue", "64"], "--queue is an option of moco, not of aag; leave it out"),
+        (["--queue", "64"], "--queue is an option of aag-relational or moco, not of aag; leave it out"),
         (["--device", "cuda:99"], "--device cuda:99: PyTorch finds"),
         (["--batch-size", "4000"], "batch size 4000 exceeds the 3000 training images; use --batch-size 2048"),
         (["--lr", "inf"], "--lr must be a finite number, not inf"),

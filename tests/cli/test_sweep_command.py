@@ -287,7 +287,7 @@ def test_another_process_may_train_a_run_of_the_same_sweep(sweep, monkeypatch):
         (["--grid", "seed=1,2"], "use --seeds N"),
         (["--grid", "data=a,b"], "images that are evaluated"),
         (["--grid", "device=cpu,cuda"], "give --device once"),
-        (["--grid", "queue=1,2"], "--queue is an option of moco"),
+        (["--grid", "queue=1,2"], "--queue is an option of aag-relational or moco"),
         (["--grid", "flip=1,2"], "flip takes true or false, not '1'"),
         (["--grid", "lr=0.1..1"], "add --random N"),
         (["--grid", "lr=1,2", "--lr", "3"], "lr is in --grid; leave out --lr"),

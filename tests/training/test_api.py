@@ -276,7 +276,8 @@ def test_the_folder_is_checked_before_the_images_are_loaded(train, tmp_path, mon
         train("sample")
 
 
-def test_options_that_have_no_effect_are_refused(train):
+def test_options_that_have_no_effect_are_refused(train, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(AAGError, match="--nesterov has no effect with --optimizer lars"):
         train(optimizer="lars", nesterov=True)
     with pytest.raises(AAGError, match="--decay-by has no effect with --schedule cosine"):
