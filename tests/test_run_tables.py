@@ -37,7 +37,7 @@ def test_every_method_of_the_package_is_described() -> None:
 
 
 def test_a_run_is_compared_with_the_number_of_its_settings() -> None:
-    numbers = [88.3, None, None, None, 80.8, 83.6, 82.3, 82.6, 86.3, 89.2, 67.6, 91.2]
+    numbers = [88.3, None, None, None, None, 80.8, 83.6, 82.3, 82.6, 86.3, 89.2, 67.6, 91.2]
     assert [theirs(method) for method in run_tables.ABOUT] == numbers
     assert theirs("moco", symmetric=True) == 85.3
     assert theirs("isif", loss="gnt-xent") == 85.5
@@ -68,7 +68,7 @@ def test_the_methods_table_has_a_row_for_every_run_and_every_published_number(tm
     )
     lines = run_tables.methods_table(bench, found).splitlines()
     assert len({line.count("|") for line in lines}) == 1
-    unpublished = 3  # methods that nobody published numbers of
+    unpublished = 4  # methods that nobody published numbers of
     assert len(lines) == 2 + len(run_tables.PUBLISHED_RESULTS) + unpublished + 1  # and one more run
     first, second, third = (
         line.split(" | ") for line in lines if "--bn-group-size" in line or "moco" in line or "--symm" in line

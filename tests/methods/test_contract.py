@@ -38,8 +38,8 @@ def test_several_processes_can_train_it(name):
 
 def test_the_package_s_methods_and_the_examples_are_found():
     assert list(methods()) == [
-        "aag", "aag-mix", "aag-nn", "aag-relational", "amdim", "and", "deepcluster", "instance", "isif", "moco",
-        "simclr", "super-and",
+        "aag", "aag-mix", "aag-nn", "aag-relational", "aag-siam", "amdim", "and", "deepcluster", "instance", "isif",
+        "moco", "simclr", "super-and",
     ]  # fmt: skip
     assert [Path(name).name for name in EXAMPLES] == ["vicreg.py:VICReg"]
 

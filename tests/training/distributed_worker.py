@@ -43,6 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
     "aag-nn": {"method": "aag-nn", "neighbour_start": 0.0},
     "aag-mix": {"method": "aag-mix", "mixtures": 2},
     "aag-relational": {"method": "aag-relational", "queue": 64},
+    "aag-siam": {"method": "aag-siam", "contrast_weight": 0.1},
     "simclr": {"method": "simclr"},
     "simclr, large batch": {"method": "simclr", "dense_bytes": 0},
     "isif": {"method": "isif"},

@@ -30,6 +30,8 @@ LEARNS: dict[str, tuple[dict, float]] = {
     "aag-mix": ({}, 10),
     "aag-nn": ({"neighbour_start": 0.5}, 9),
     "aag-relational": ({"queue": 256}, 12),
+    # Without negatives, AutoAugment's views are too hard for so few images.
+    "aag-siam": ({"auxiliary": "basic", "epochs": 20, "head_width": 256, "embedding": 128, "bn_group_size": 16}, 4),
     # One view an image makes an epoch cheap; the bank needs many before its rows stand for the images.
     "instance": ({"epochs": 30, "batch_size": 32}, 4),
     "isif": ({"bn_group_size": 0}, 5),

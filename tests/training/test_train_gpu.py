@@ -78,6 +78,8 @@ def test_the_size_of_the_views_changes_the_graph(tiny):
         {"method": "aag-nn", "neighbours": 5},
         {"method": "aag-mix"},
         {"method": "aag-relational", "queue": 64},
+        {"method": "aag-siam"},
+        {"method": "aag-siam", "contrast_weight": 0.1},
         {"zero_init_residual": True},
         {"head": "mlp"},
     ],
