@@ -92,6 +92,13 @@ def test_every_command_has_help(command):
     assert ran.err == ""
 
 
+@pytest.mark.parametrize("command", ["runs", "reproduce"])
+def test_help_does_not_require_names_that_have_a_default(command):
+    help_text = aag_(command, "--help").out
+    assert "[FOLDER ...]" in help_text or "[NAME ...]" in help_text
+    assert "(required)" not in help_text
+
+
 def test_old_and_short_names_of_options_still_work():
     settings = parse_train(["--norm-images", "16", "--batch-size=32", "--from=runs/x", "--no-flip"]).settings
     assert (settings.encoder.bn_group_size, settings.train.start_from) == (16, "runs/x")

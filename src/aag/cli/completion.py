@@ -8,7 +8,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from aag.cli import COMMANDS
-from aag.cli.parsing import field_docs, parse
+from aag.cli.parsing import field_docs, is_positional, parse
 from aag.settings import option
 
 Shell = Literal["bash", "zsh", "fish"]
@@ -83,7 +83,7 @@ def _command(kind: type, about: str = "", second_words: tuple[str, ...] = ()) ->
         word = Word(
             _choices(types[each.name]), not _is_flag(types[each.name]), _first_sentence(docs.get(each.name, ""))
         )
-        if each.default is MISSING and each.default_factory is MISSING:
+        if is_positional(types[each.name]) or (each.default is MISSING and each.default_factory is MISSING):
             argument = Word(second_words + word.values)
         else:
             options |= _spellings(each.name, word)

@@ -124,11 +124,16 @@ def option_types(kind: type) -> dict[str, Any]:
         inner = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
         if hasattr(inner, "__dataclass_fields__"):
             found |= option_types(inner)
-        else:
+        elif not is_positional(hint):
             found[option(name)] = hint
             if inner is bool:
                 found[option(f"no_{name}")] = hint
     return found
+
+
+def is_positional(hint: Any) -> bool:
+    """Return whether a field with a default is written without its name. Fields without a default always are."""
+    return tyro.conf.Positional in get_args(hint)[1:]
 
 
 def tidy_source(source: str) -> str:
