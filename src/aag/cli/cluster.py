@@ -27,7 +27,7 @@ class Cluster:
     clusters: int | None = None
     """Number of clusters. Default: chosen from 2 to 64 by the mean silhouette."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("clusters.csv")
-    """CSV to write (-o): path, cluster, distance to the cluster's centre."""
+    """CSV to write: path, cluster, distance to the cluster's centre."""
     sheet: str = "clusters.png"
     """Contact sheet to write: the most central images of each cluster. none: no sheet."""
     examples: int = 10

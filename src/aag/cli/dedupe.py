@@ -29,7 +29,7 @@ class Dedupe:
     threshold: float = DUPLICATE_COSINE
     """Minimum cosine of two duplicates. A lower value finds more duplicates, and more false matches."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("duplicates.csv")
-    """CSV to write (-o): group, keep, path, cosine, identical, width, height, bytes."""
+    """CSV to write: group, keep, path, cosine, identical, width, height, bytes."""
     sheet: str = "duplicates.png"
     """Contact sheet of the groups to write. none: no sheet."""
     json: bool = False

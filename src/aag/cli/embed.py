@@ -26,7 +26,7 @@ class Embed:
     images: Annotated[tuple[str, ...], tyro.conf.arg(metavar="IMAGES ...")]
     """Folder, image files, an .npz or a known data set."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("embeddings.parquet")
-    """File to write (-o): .parquet, .npz or .csv."""
+    """File to write: .parquet, .npz or .csv."""
     features: bool = False
     """Add the backbone's features, for linear classifiers."""
     thumbnails: bool = False

@@ -23,7 +23,7 @@ class Label:
     labels: Annotated[Path, tyro.conf.arg(metavar="LABELS")]
     """CSV with the columns path,label, or a folder of examples with one subfolder per label."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("labels-all.csv")
-    """CSV to write (-o): path, label, confidence, given."""
+    """CSV to write: path, label, confidence, given."""
     classifier: Literal["knn", "linear"] = "knn"
     """Short: --with. knn: votes of the 10 nearest examples. linear: logistic regression on the features."""
     json: bool = False
