@@ -165,7 +165,10 @@ def test_methods_are_listed_with_reference_and_options():
         entry = re.search(rf"^{name}\n(  .*\n)+", ran.out, re.MULTILINE)[0]
         assert re.search(r'  \w.*: ".*" \(\d{4}\)', entry)
         own = {field.name for field in fields(kind.settings_type)} - {field.name for field in fields(MethodSettings)}
+        if inherited := re.search(r"and the options of ([\w-]+)\n", entry):
+            own -= {field.name for field in fields(methods()[inherited[1]].settings_type)}
         assert set(re.findall(r"^    (--[\w-]+)", entry, re.MULTILINE)) == {option(field) for field in own}
+    assert "(default: None)" not in ran.out
     assert "FILE.py:CLASS" in ran.out
     assert "simclr" in refused("methods", "simclr")
 
