@@ -92,7 +92,7 @@ class TrainSettings(Settings):
     freeze: tuple[str, ...] = ()
     """Encoder parameters that are not trained, by name or part, e.g. backbone.stem backbone.blocks.0"""
     start_from: str | None = None
-    """Run folder or encoder file whose weights to start from (short: --from)."""
+    """Run folder or encoder file whose weights to start from."""
     pretrained: str | None = None
     """Weights of a timm network to start from: timm (those it publishes), a weight file (.safetensors, .pth, .bin) or
     hf-hub:OWNER/NAME. A network name with a tag, as in resnet18.a1_in1k, means timm."""

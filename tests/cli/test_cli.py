@@ -60,7 +60,7 @@ def test_the_help_of_train_explains_every_option_of_its_method_and_no_other(meth
     own = {option(field.name) for field in fields(methods()[method].settings_type)}
     kinds = (DataSettings, TrainSettings, NetworkSettings, Execution)
     common = {option(field.name) for kind in kinds for field in fields(kind)} - {"--source"}
-    assert shown.keys() == own | common | {"--data", "--recipe", "--method", "--report"}
+    assert shown.keys() == (own | common | {"--data", "--recipe", "--method", "--report", "--from"}) - {"--start-from"}
     for name, text in shown.items():
         assert len(text.split()) > 3, name
 

@@ -8,7 +8,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from aag.cli import COMMANDS
-from aag.cli.parsing import field_docs, is_positional, parse
+from aag.cli.parsing import SHORT_NAMES, field_docs, is_positional, parse
 from aag.settings import option
 
 Shell = Literal["bash", "zsh", "fish"]
@@ -111,7 +111,8 @@ def _train_options() -> dict[str, Word]:
 
 
 def _spellings(name: str, word: Word) -> dict[str, Word]:
-    return {option(name): word} | ({} if word.takes_value else {option(f"no_{name}"): word})
+    names = [option(name), *(short for short, full in SHORT_NAMES.items() if full == option(name))]
+    return dict.fromkeys(names, word) | ({} if word.takes_value else {option(f"no_{name}"): word})
 
 
 def _choices(kind: Any) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ class Label:
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("labels-all.csv")
     """CSV to write: path, label, confidence, given."""
     classifier: Literal["knn", "linear"] = "knn"
-    """Short: --with. knn: votes of the 10 nearest examples. linear: logistic regression on the features."""
+    """knn: votes of the 10 nearest examples. linear: logistic regression on the features."""
     json: bool = False
     """Print JSON."""
     device: str = "auto"

@@ -20,8 +20,8 @@ from aag.errors import AAGError, unknown_name
 from aag.settings import describe_type, option
 
 T = TypeVar("T")
-# The first until version 0.3; the others are words that Python reserves.
-ALIASES = {"--norm-images": "--bn-group-size", "--from": "--start-from", "--with": "--classifier"}
+SHORT_NAMES = {"--from": "--start-from", "--with": "--classifier"}  # Python reserves these words
+ALIASES = {"--norm-images": "--bn-group-size"} | SHORT_NAMES  # the first until version 0.3
 METAVARS = {str: "STR", int: "INT", float: "FLOAT", Path: "PATH"}
 
 
@@ -54,6 +54,8 @@ def tyro_fields(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> lis
             continue
         default = getattr(defaults, field.name, MISSING)
         given: dict[str, Any] = {"help": docs.get(field.name, "")}
+        if short := [name for name, full in SHORT_NAMES.items() if full == option(field.name)]:
+            given["aliases"] = short
         hint = hints[field.name]
         kinds = get_args(get_args(hint)[0] if hasattr(hint, "__metadata__") else hint)
         plain = [each for each in kinds if each is not type(None)]
