@@ -78,7 +78,7 @@ class TrainSettings(Settings):
     warmup_epochs: Annotated[int, Range(at_least=0)] | None = None
     """Epochs of linear warm-up. Default: 10 (at most half of a round) above a batch of 256 or with LARS, else none."""
     optimizer: Literal["sgd", "lars", "adam"] = "sgd"
-    """sgd, lars or adam."""
+    """sgd; lars: SGD with a step size per layer, for large batches; or adam."""
     momentum: Momentum = 0.9
     """Momentum of SGD and LARS; β₁ of Adam."""
     nesterov: bool = False

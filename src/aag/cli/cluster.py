@@ -37,7 +37,7 @@ class Cluster:
     json: bool = False
     """Print JSON."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """cpu, cuda, cuda:N, or auto: the GPU if there is one, else the CPU."""
     data_root: Path | None = None
     """Where data sets and embeddings are stored. Default: $AAG_DATA, else the cache folder."""
 

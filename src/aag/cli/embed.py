@@ -40,7 +40,7 @@ class Embed:
     decode: Literal["cpu", "gpu"] = "cpu"
     """gpu: decode JPEGs with nvJPEG. Pixels and embeddings differ slightly from the CPU's."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """cpu, cuda, cuda:N, or auto: the GPU if there is one, else the CPU."""
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
 
