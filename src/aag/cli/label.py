@@ -8,6 +8,7 @@ import tyro
 
 from aag.cli.output import Printer, embedding_progress, print_rows
 from aag.cli.parsing import parse
+from aag.errors import AAGError
 from aag.signals import hold_stops
 from aag.text import pluralize
 
@@ -39,6 +40,8 @@ def run(arguments: list[str]) -> int:
     with hold_stops():
         from aag.serving.embed import Embedder, load_or_embed
         from aag.serving.labels import folder_labels, label_images, read_labels, summarize_labels, write_labels
+    if not options.labels.exists():  # found before the images are embedded, which may take long
+        raise AAGError(f"cannot read labels from {options.labels}: no such file or folder")
     embedder = Embedder(options.model, device=options.device)
     linear = options.classifier == "linear"
     with embedding_progress() as progress:
