@@ -67,7 +67,7 @@ ABOUT = {  # its idea, and what the bytes of its state are
     "aag": ("two basic views and an auxiliary one; GNT-Xent, whose gradient on the positive is constant", ""),
     "aag-nn": ("`aag`, with an image's nearest neighbour as one more auxiliary view later in training", "bank"),
     "aag-mix": ("`aag`, with one more view that is a mixture of two images", ""),
-    "aag-relational": ("`aag`, whose views also resemble the same other images as a weak view", "queue"),
+    "aag-relational": ("`aag`, whose views also learn the similarities of a weak view to other images", "queue"),
     "aag-siam": ("no negatives: a network predicts, from each of `aag`'s views, the mean of the image's others", ""),
     "instance": ("each image is its own class, in a memory bank of all images", "bank"),
     "isif": ("each view is classified as its image's other view, among all views of the batch", ""),
