@@ -1,5 +1,6 @@
 """The base class of methods: their settings, augmentations, loss and state."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -202,7 +203,14 @@ class Method(nn.Module):
 
     def describe_views(self) -> str:
         """Return the views in words, for the lines that training prints at its start."""
-        return pluralize(len(self.augmentations()), "basic view")
+        counts = Counter(map(augmentation_name, self.augmentations()))
+        return " + ".join(pluralize(count, f"{name} view") for name, count in counts.items())
+
+
+def augmentation_name(augmentation: Augmentation) -> str:
+    """Return the name of an augmentation for users: basic, auxiliary, or that of its class."""
+    name = type(augmentation).__name__
+    return {"BasicAugment": "basic", "AuxiliaryAugment": "auxiliary"}.get(name, name)
 
 
 def check_no_head(method: Method, encoder: Encoder) -> None:

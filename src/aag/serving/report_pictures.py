@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from aag.augment import Augmentation
 from aag.cluster import kmeans
 from aag.data import ImageSet
 from aag.methods import Method, MethodContext
+from aag.methods.base import augmentation_name
 from aag.nets import Encoder
 from aag.pages import document as doc
 from aag.pages.map import Colouring, Map, pack_pictures
@@ -75,7 +75,7 @@ def views_blocks(encoder: Encoder, settings: RunSettings, images: ImageSet) -> l
     columns = {"image": chosen}
     for view, augmentation in enumerate(augmentations):
         changed = "" if seen[view].equal(drawn[view]) else f", then changed by {method.name}"
-        columns[f"view {view + 1} ({_augmentation_name(augmentation)}{changed})"] = seen[view]
+        columns[f"view {view + 1} ({augmentation_name(augmentation)}{changed})"] = seen[view]
     pictures = {name: to_pictures(batch, min(VIEW_SIDE, batch.shape[2])) for name, batch in columns.items()}
     side = max(72, min(VIEW_SIDE, size))
     rows = []
@@ -85,12 +85,6 @@ def views_blocks(encoder: Encoder, settings: RunSettings, images: ImageSet) -> l
         rows.append([doc.Cell([keep_end(name, NAME_CHARACTERS)]), *cells])
     caption = f"Images drawn at random, and their views in the first epoch with seed {seed}."
     return [doc.Table("Images and their views", ["", *columns], rows, caption, "views")]
-
-
-def _augmentation_name(augmentation: Augmentation) -> str:
-    """Return the name of an augmentation: basic for BasicAugment."""
-    name = type(augmentation).__name__
-    return name.removesuffix("Augment").lower() if name.endswith("Augment") else name
 
 
 def neighbours_blocks(gallery: Gallery, graph: torch.Tensor) -> list[doc.Block]:
