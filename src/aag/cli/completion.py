@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -83,7 +83,7 @@ def _command(kind: type, about: str = "", second_words: tuple[str, ...] = ()) ->
         word = Word(
             _choices(types[each.name]), not _is_flag(types[each.name]), _first_sentence(docs.get(each.name, ""))
         )
-        if is_positional(types[each.name]) or (each.default is MISSING and each.default_factory is MISSING):
+        if is_positional(each, types[each.name]):
             argument = Word(second_words + word.values)
         else:
             options |= _spellings(each.name, word)

@@ -8,7 +8,7 @@ import os
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import MISSING, fields, make_dataclass
+from dataclasses import MISSING, Field, fields, make_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -122,20 +122,23 @@ def _unalias(word: str) -> str:
 def option_types(kind: type) -> dict[str, Any]:
     """Return all option words of a nested dataclass, with their types."""
     found: dict[str, Any] = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        hint = hints[field.name]
         inner = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
         if hasattr(inner, "__dataclass_fields__"):
             found |= option_types(inner)
-        elif not is_positional(hint):
-            found[option(name)] = hint
+        elif not is_positional(field, hint):
+            found[option(field.name)] = hint
             if inner is bool:
-                found[option(f"no_{name}")] = hint
+                found[option(f"no_{field.name}")] = hint
     return found
 
 
-def is_positional(hint: Any) -> bool:
-    """Return whether a field with a default is written without its name. Fields without a default always are."""
-    return tyro.conf.Positional in get_args(hint)[1:]
+def is_positional(field: Field[Any], hint: Any) -> bool:
+    """Return whether the value of a field is written without an option: always if it has no default."""
+    is_required = field.default is MISSING and field.default_factory is MISSING
+    return is_required or tyro.conf.Positional in get_args(hint)[1:]
 
 
 def tidy_source(source: str) -> str:
@@ -154,6 +157,9 @@ def _one_line(box: str, known: dict[str, Any]) -> str:
     name = next((word for word in re.findall(r"--[\w-]+", message) if word in known), None)
     if name and value and "Missing" not in message:
         return f"{name} takes {describe_type(known[name])}, not {value[1] or value[2]!r}"
+    if unexpected := re.match(r"Unrecognized options: (.*)", message):
+        hint = "; name the images with --data" if "--data" in known else ""
+        return f"unexpected argument {unexpected[1].rstrip('.')!r}{hint}"
     if name and "Missing" in message:
         return f"{name} needs a value: {describe_type(known[name])}"
     if missing := re.match(r"Missing from .*?: \S+ (.*?)\.? \(required\)", message):
