@@ -50,7 +50,7 @@ def _as_text(status: RunStatus) -> dict[str, Any]:
         "status": status.state,
         "data": os.path.basename(status.data),
         "network": status.network,
-        "method": status.method,
+        "method": os.path.basename(status.method),  # of FILE.py:CLASS
         "epoch": f"{status.epoch}/{status.epochs}" if status.epochs else "",
         "kNN %": None if status.knn is None else round(status.knn, 2),
         "rank": None if status.rank is None else round(status.rank, 1),
