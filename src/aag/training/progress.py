@@ -92,7 +92,9 @@ class Progress(Callback):
         if not self.labelled:
             self.say("         no labelled test images: training without kNN; rank and agree show its health")
             if images.labels is not None and images.names and test is None:
-                self.say("         add --holdout 0.1 to hold out a tenth of the labelled images for kNN")
+                self.say(
+                    "         add --holdout 0.1 to hold out a tenth for kNN; the labels of a folder are its subfolders"
+                )
         if complete:
             return
         fields: dict[str, Any] = {"epoch": done // steps, "epochs": settings.epochs, "loss": "…", "speed": ""}
