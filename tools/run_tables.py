@@ -68,7 +68,10 @@ ABOUT = {  # its idea, and what the bytes of its state are
     "aag-nn": ("`aag`, with an image's nearest neighbour as one more auxiliary view later in training", "bank"),
     "aag-mix": ("`aag`, with one more view that is a mixture of two images", ""),
     "aag-relational": ("`aag`, whose views also learn the similarities of a weak view to other images", "queue"),
-    "aag-siam": ("no negatives: a network predicts, from each of `aag`'s views, the mean of the image's others", "predictor"),
+    "aag-siam": (
+        "no negatives: a network predicts, from each of `aag`'s views, the mean of the image's others",
+        "predictor",
+    ),
     "instance": ("each image is its own class, in a memory bank of all images", "bank"),
     "isif": ("each view is classified as its image's other view, among all views of the batch", ""),
     "simclr": ("as `isif`, with NT-Xent, an MLP head and large batches", ""),

@@ -14,7 +14,7 @@ from aag.distributed import gather_batch, is_distributed
 from aag.errors import AAGError
 from aag.nets import Encoder
 from aag.settings import AddedLater, Range, Settings, TrainSettings, option
-from aag.text import pluralize
+from aag.text import describe_loss, pluralize
 
 Embeddings = Tensor | tuple[Tensor, ...]  # dim 1 of every tensor is the batch: [views, n, …]
 Extract = Callable[[], tuple[Tensor, Tensor]]
@@ -205,6 +205,11 @@ class Method(nn.Module):
         """Return the views in words, for the lines that training prints at its start."""
         counts = Counter(map(augmentation_name, self.augmentations()))
         return " + ".join(pluralize(count, f"{name} view") for name, count in counts.items())
+
+    def describe_loss(self) -> str:
+        """Return the loss in words, for the same lines: the settings `loss` and `temperature`, where there are any."""
+        temperature = getattr(self.settings, "temperature", None)
+        return describe_loss(getattr(self.settings, "loss", None)) + (f", τ {temperature}" if temperature else "")
 
 
 def augmentation_name(augmentation: Augmentation) -> str:

@@ -14,7 +14,7 @@ from aag.data import ImageSet
 from aag.distributed import backend, is_distributed, read_launch, world_size
 from aag.evaluate.health import is_collapsed
 from aag.signals import exit_code, handle_stops, raise_stop
-from aag.text import describe_loss, pluralize
+from aag.text import pluralize
 from aag.training.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -67,10 +67,8 @@ class Progress(Callback):
         if skipped and run:
             self.say(f"         {pluralize(skipped, 'file')} skipped, listed in {run.skipped_file}")
         method = trainer.method
-        loss = describe_loss(getattr(method.settings, "loss", None))
-        temperature = getattr(method.settings, "temperature", None)
-        tau = f", τ {temperature}" if temperature is not None else ""
-        self.say(f"method   {trainer.run_settings['method']['name']}: {method.describe_views()}, {loss}{tau}")
+        name = trainer.run_settings["method"]["name"]
+        self.say(f"method   {name}: {method.describe_views()}, {method.describe_loss()}")
         spec = trainer.encoder.spec
         width = f" (width {spec.width})" if spec.width not in (None, 64) else ""
         epochs = pluralize(settings.epochs, "epoch")
