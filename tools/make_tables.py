@@ -13,7 +13,7 @@ from aag.pages.markdown import make_table, render_markdown
 from aag.paper.drawing import draw_framework_file
 from aag.paper.page import make_document
 from aag.paper.summary import Summary
-from run_tables import ROOT, methods_table, race_table, results_table
+from run_tables import ROOT, method_runs_table, methods_table, race_table, results_table
 
 PAGES = ("README.md", "docs/methods.md", "docs/benchmarks.md", "docs/race.md")  # with tables in their places
 WHOLE = "docs/reproduction.md"  # written from its first line to its last
@@ -90,6 +90,7 @@ TABLES = {
     "speed": speed_tables,
     "augmentation": augmentation_table,
     "methods": methods_tables,
+    "method-runs": method_runs_table,
     "race": race_table,
 }
 

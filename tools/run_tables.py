@@ -67,8 +67,11 @@ ABOUT = {  # its idea, and what the bytes of its state are
     "aag": ("two basic views and an auxiliary one; GNT-Xent, whose gradient on the positive is constant", ""),
     "aag-nn": ("`aag`, with an image's nearest neighbour as one more auxiliary view later in training", "bank"),
     "aag-mix": ("`aag`, with one more view that is a mixture of two images", ""),
-    "aag-relational": ("`aag`, whose views also resemble the same other images as a weak view", "queue"),
-    "aag-siam": ("no negatives: a network predicts, from each of `aag`'s views, the mean of the image's others", ""),
+    "aag-relational": ("`aag`, whose views also learn the similarities of a weak view to other images", "queue"),
+    "aag-siam": (
+        "no negatives: a network predicts, from each of `aag`'s views, the mean of the image's others",
+        "predictor",
+    ),
     "instance": ("each image is its own class, in a memory bank of all images", "bank"),
     "isif": ("each view is classified as its image's other view, among all views of the batch", ""),
     "simclr": ("as `isif`, with NT-Xent, an MLP head and large batches", ""),
@@ -161,22 +164,29 @@ def race_table(results: Results | None = None) -> str:
 # --- the page of the methods ------------------------------------------------------------------------------------------
 
 
-def methods_table(bench: dict[str, Any] | None, results: Results | None = None) -> str:
-    """Return each method with its runs on CIFAR-10: ours, and those that only others have made.
+def methods_table(bench: dict[str, Any] | None) -> str:
+    """Return what each method is and costs. `bench` is the methods' section of a benchmark."""
+    costs = {row["method"]: row.get("view_over_plain") for row in bench["rows"]} if bench else {}
+    rows = [
+        [_link(method), idea, *_size(method), f"{cost:.2f} ×" if (cost := costs.get(method)) else NONE]
+        for method, (idea, _) in ABOUT.items()
+    ]
+    return make_table(["method", "idea", "views", "state", "time per view"], rows, left=2)
 
-    `bench` is the methods' section of a benchmark.
-    """
+
+def method_runs_table(results: Results | None = None) -> str:
+    """Return the runs of each method on CIFAR-10: ours, and those that only others have made."""
     recorded = recorded_experiments(results or read_results())
     runs = [(result, experiment) for result, experiment in recorded if result.options["data"] == "cifar10"]
-    costs = {row["method"]: row.get("view_over_plain") for row in bench["rows"]} if bench else {}
     rows = []
     for method in ABOUT:
         mine = _method_rows(method, [(result, each) for result, each in runs if each.settings.method == method])
-        cost = costs.get(method)
-        about = [f"[`{method}`](#{method})", ABOUT[method][0], *_size(method), f"{cost:.2f} ×" if cost else NONE]
-        rows += [[*(about if row is mine[0] else [""] * len(about)), *row] for row in mine]
-    head = ["method", "idea", "views", "state", "time per view", "run", "kNN", "linear", "published"]
-    return make_table(head, rows, left=2)
+        rows += [[_link(method), *row] for row in mine]
+    return make_table(["method", "run", "training", "kNN", "linear", "published"], rows, left=3)
+
+
+def _link(method: str) -> str:
+    return f"[`{method}`](#{method})"
 
 
 def _method_rows(method: str, runs: list[tuple[Result, Experiment]]) -> list[list[str]]:
@@ -190,15 +200,13 @@ def _method_rows(method: str, runs: list[tuple[Result, Experiment]]) -> list[lis
         rows += [_run_row(*run, number) for run in same]
         if not same:
             epochs = make_experiment("cifar10", method=method).settings.train.epochs
-            rows.append(
-                [f"{', '.join([*typed(theirs.settings), f'{epochs} epochs'])}: not run yet", NONE, NONE, number]
-            )
+            rows.append([", ".join([*typed(theirs.settings), f"{epochs} epochs"]), "not run yet", NONE, NONE, number])
     cells = [cell for part in PAPER.values() if isinstance(part, Table) for cell in part.cells]
     in_paper = {cell.experiment.name for cell in cells if cell.experiment and not cell.added}
     in_paper |= {each.name for part in PAPER.values() if isinstance(part, Figure) for each in part.experiments}
     others = [run for run in runs if published(run[1]) is None and run[1].replace(seed=0).name not in in_paper]
     rows += [_run_row(*run, NONE) for run in others]
-    return rows or [["not run yet", NONE, NONE, NONE]]
+    return rows or [[NONE, "not run yet", NONE, NONE, NONE]]
 
 
 def _run_row(result: Result, experiment: Experiment, number: str) -> list[str]:
@@ -206,7 +214,7 @@ def _run_row(result: Result, experiment: Experiment, number: str) -> list[str]:
     texts += [f"seed {result.seed}"] * (result.seed != 0)
     values = [result.measure(measure) for measure in ("knn", "linear")]
     links = [f"[{value:.2f}](../results/{result.path.name})" if value is not None else NONE for value in values]
-    return [f"{', '.join(texts)}; {training(result)}", *links, number]
+    return [", ".join(texts), training(result), *links, number]
 
 
 def published(experiment: Experiment) -> PublishedResult | None:

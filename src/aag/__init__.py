@@ -44,4 +44,4 @@ __getattr__ = lazy_names("aag", _NAMES, _MODULES)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})

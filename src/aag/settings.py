@@ -78,7 +78,7 @@ class TrainSettings(Settings):
     warmup_epochs: Annotated[int, Range(at_least=0)] | None = None
     """Epochs of linear warm-up. Default: 10 (at most half of a round) above a batch of 256 or with LARS, else none."""
     optimizer: Literal["sgd", "lars", "adam"] = "sgd"
-    """sgd, lars or adam."""
+    """sgd; lars: SGD with a step size per layer, for large batches; or adam."""
     momentum: Momentum = 0.9
     """Momentum of SGD and LARS; β₁ of Adam."""
     nesterov: bool = False
@@ -92,7 +92,7 @@ class TrainSettings(Settings):
     freeze: tuple[str, ...] = ()
     """Encoder parameters that are not trained, by name or part, e.g. backbone.stem backbone.blocks.0"""
     start_from: str | None = None
-    """Run folder or encoder file whose weights to start from (short: --from)."""
+    """Run folder or encoder file whose weights to start from."""
     pretrained: str | None = None
     """Weights of a timm network to start from: timm (those it publishes), a weight file (.safetensors, .pth, .bin) or
     hf-hub:OWNER/NAME. A network name with a tag, as in resnet18.a1_in1k, means timm."""

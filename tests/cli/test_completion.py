@@ -59,6 +59,7 @@ def test_bash_completes_commands(script):
         ("aag data fetch --sou", ["--source"]),
         ("aag data fetch --source n", ["npm"]),
         ("aag reproduce page --mark", ["--markdown"]),
+        ("aag reproduce --wh", []),  # the names are written without an option
         ("aag sweep --one-at", ["--one-at-a-time"]),
         ("aag sweep --rank-by ", ["auto", "knn", "linear", "agreement"]),
         ("aag sweep --sched", ["--schedule"]),  # options of train

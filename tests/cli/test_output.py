@@ -20,6 +20,15 @@ def test_short_columns_are_never_wrapped(capsys):
     assert all(word in shown for word in ("complete", "1000/1000", "1 min 15 s", "runs/photos"))
 
 
+def test_a_long_path_at_the_end_of_a_row_is_not_wrapped(capsys):
+    paths = [f"{'very long folder/' * 6}{name}.jpg" for name in ("日本", "b")]
+    print_rows([{"rank": number, "label": "kept", "path": path} for number, path in enumerate(paths)])
+    head, rule, *lines = capsys.readouterr().out.splitlines()
+    assert head == "rank  label  path"
+    assert set(rule) == {"─"}
+    assert lines == [f"   0  kept   {paths[0]}", f"   1  kept   {paths[1]}"]
+
+
 def test_a_table_of_too_many_columns_is_turned(capsys):
     names = [f"setting {number}" for number in range(12)]
     print_rows([{"run": run, **dict.fromkeys(names, run * 2)} for run in ("first", "first", "second")])

@@ -139,6 +139,10 @@ def test_each_run_is_listed_with_its_status(npz):
     assert recorded() == [ours]
 
 
+def test_without_a_name_all_runs_are_listed():
+    assert reproduce("--list").out == reproduce("all", "--list").out
+
+
 def test_time_left_is_estimated_from_the_records(tmp_path):
     record = ROOT / "results" / "cifar10-resnet18-paper-seed0.json"
     copied = tmp_path / "some" / record.name
@@ -156,7 +160,7 @@ def test_time_left_is_estimated_from_the_records(tmp_path):
     [
         (["--row", "Instnace"], "unknown row 'Instnace'; did you mean Instance"),
         (["table1", "page"], "the page shows all tables and figures; use aag reproduce page alone"),
-        (["--list"], "need a table or figure (or all), such as table2"),
+        (["--shard", "1/2"], "need a table or figure (or all), such as table2"),
         (["--save", "x.pdf"], "need a table or figure (or all), such as table2"),
         (["table7", "--device", "gpu"], "unknown device 'gpu'"),
         (["figure4", "--save", "x.gif", "--results", ROOT / "results"], "--save writes .pdf, .svg or .png, not '.gif'"),

@@ -100,6 +100,12 @@ def test_search_prints_a_table_per_query(model, photos):
     assert sum("rank" in line for line in lines) == 2
 
 
+@pytest.mark.parametrize(("command", "file"), [("search", "query.jpg"), ("label", "labels.csv")])
+def test_a_missing_file_is_reported_before_images_are_embedded(model, photos, monkeypatch, command, file):
+    monkeypatch.setattr("aag.serving.embed.load_or_embed", lambda *_, **__: pytest.fail("embedded the images"))
+    assert f"{file}: no such file" in refused(command, model, photos, file)
+
+
 def test_dedupe_lists_groups_and_deletes_nothing(model, photos):
     before = sorted(photos.rglob("*"))
     ran = aag_("dedupe", model, photos, "--threshold", "1", "--device", "cpu")

@@ -67,3 +67,10 @@ def test_the_contrastive_loss_is_added_with_its_weight():
 def test_options_of_the_contrastive_loss_need_it(option):
     with pytest.raises(AAGError, match=r"has no effect with --contrast-weight 0\.0; leave it out"):
         make(**option)
+
+
+def test_its_loss_is_described_without_the_contrastive_one_unless_that_counts():
+    kind = SiameseAAG.settings_type
+    assert SiameseAAG().describe_loss() == "prediction of other views"
+    weighted = SiameseAAG(kind(contrast_weight=0.5))
+    assert weighted.describe_loss() == "prediction of other views + 0.5 × gnt-xent, τ 0.1"

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aag import AAGError, tensor_files
-from aag.augment import Augmentation, BasicAugment
+from aag.augment import Augmentation, AutoAugment, BasicAugment
 from aag.cli.parsing import field_docs
 from aag.data import ImageSet
 from aag.methods import Method, MethodContext, MethodSettings, StepOutput, load_method, methods, register_method
@@ -288,6 +288,7 @@ def test_settings_of_another_method_are_refused():
     [
         (None, "Mine", "no such file: .*mine.py; --method takes a name or FILE.py:CLASS"),
         ("x = 1", "Mine", "defines no Method named 'Mine'; it has none"),
+        ("from aag.methods import Method", "Mine", "defines no Method named 'Mine'; it has none"),
         ("from aag.methods.simclr import SimCLR", "Simclr", "no Method named 'Simclr'; it has SimCLR"),
         ("import nowhere", "Mine", "cannot import .*mine.py: ModuleNotFoundError: No module named 'nowhere'"),
         ("1 +", "Mine", "cannot import .*mine.py: SyntaxError"),
@@ -298,6 +299,19 @@ def test_a_file_without_the_method_is_named(tmp_path, content, name, message):
         (tmp_path / "mine.py").write_text(content)
     with pytest.raises(AAGError, match=message):
         load_method(f"{tmp_path / 'mine.py'}:{name}")
+
+
+def test_a_file_needs_the_name_of_its_class():
+    with pytest.raises(AAGError, match=r"--method mine.py names a file; add its class, as in mine.py:MyMethod"):
+        load_method("mine.py")
+
+
+def test_views_are_described_by_their_augmentations():
+    class Mixed(Method):
+        def augmentations(self):
+            return BasicAugment(), AutoAugment("cifar10"), BasicAugment()
+
+    assert Mixed().describe_views() == "2 basic views + 1 AutoAugment view"
 
 
 @pytest.mark.parametrize("output", [lambda loss: loss, lambda loss: StepOutput(loss, (loss.detach(),))])

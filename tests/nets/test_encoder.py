@@ -84,8 +84,8 @@ def test_one_image_and_none(encoder):
 @pytest.mark.parametrize(
     ("images", "line"),
     [
-        (np.zeros((2, 32, 32, 3), np.uint8), "expected a tensor .*; got ndarray"),
-        (torch.zeros(2, 32, 32, 3), r"expected a tensor .*; got shape \[2, 32, 32, 3\]"),
+        (np.zeros((2, 32, 32, 3), np.uint8), r"expected a tensor .*; got ndarray; use torch.as_tensor\(images\)"),
+        (torch.zeros(2, 32, 32, 3), r"expected a tensor .*; got shape \[2, 32, 32, 3\]; .*movedim\(-1, -3\)"),
         (torch.zeros(32, 32), r"expected a tensor .*; got shape \[32, 32\]"),
         (torch.zeros(2, 3, 32, 32, dtype=torch.int64), "expected a tensor .*; got torch.int64"),
         (torch.full((2, 3, 32, 32), 255.0), r"float images must lie in \[0, 1\]; these span \[255, 255\]"),

@@ -45,6 +45,12 @@ def test_points_carry_their_numbers_unrounded_by_the_drawing():
     assert "a&lt;b" in svg
 
 
+def test_epochs_are_whole_numbers_also_of_a_single_point():
+    for points in ([(1, 5.0)], [(0, 4.0), (1, 5.0)]):
+        texts = re.findall(r">([^<\n]+)</text>", to_svg(chart(curve(points))))
+        assert texts[: texts.index("x")] == [f"{x}" for x, _ in points]  # the ticks, then the label of the axis
+
+
 def test_small_differences_of_accuracy_look_small():
     def height(gap: float) -> float:
         line = Line("a", [(64, 88.5), (128, 88.5 + gap)], 0)

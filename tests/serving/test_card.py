@@ -46,6 +46,7 @@ def test_numbers_come_with_their_protocol(run, encoder):
     card = model_card(encoder, run)
     assert "| kNN (embedding) | 51.24 % | photos | k 200, test 100 |" in card
     assert "17.2 of 128" in card
+    assert "| two views of an image find each other | 75 % |" in card
     assert "45.68" not in card  # the evaluation's number replaces that of training
 
 

@@ -39,6 +39,8 @@ def test_differing_settings_are_columns(folder):
     assert (first["linear (features)"], second["linear (features)"]) == (None, 61.5)
     assert first["kNN"] == Run(folder / "b").metrics()[-1].get("knn", first["kNN"])
     assert (first["last_epoch"], first["status"]) == (2, "complete")
+    (*_, health) = [row for row in Run(folder / "b").metrics() if row["kind"] == "health"]
+    assert first["agreement"] == pytest.approx(100 * health["agreement"])  # percent, like the accuracies
 
 
 def test_the_page_has_numbers_and_curves(folder, tmp_path):

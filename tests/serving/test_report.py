@@ -13,6 +13,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
 from commands import aag_, refused
 
+import aag
 from aag.errors import AAGError
 from aag.evaluate import knn_predict
 from aag.pages.map import MAX_SHEET_BYTES, pack_pictures
@@ -43,6 +44,14 @@ def test_it_has_every_part(html):
     assert "Learning rate" in charts
     run, _ = trained_run()
     assert f"{run.metrics()[-1]['epoch']} epochs" in html
+
+
+def test_views_are_those_that_the_network_sees(html, tmp_path):
+    assert re.findall(r">view \d \(([^)]*)\)", html) == ["basic", "basic", "auxiliary"]
+    options = {"method": "aag-mix", "width": 4, "epochs": 1, "batch_size": 10, "device": "cpu"}
+    run = aag.train(sets := photograph_sets(), out=tmp_path / "mixed", **options).run
+    page = write_report(run, tmp_path / "page.html", sets=sets).read_text(encoding="utf-8")
+    assert re.findall(r">view \d \(([^)]*)\)", page)[3:] == ["basic, then changed by aag-mix"]
 
 
 def test_names_cannot_break_out(html):

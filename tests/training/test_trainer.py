@@ -235,6 +235,12 @@ def test_metrics_without_a_checkpoint_are_not_thrown_away(tiny):
     assert run.metrics_file.read_bytes() == before
 
 
+def test_one_image_is_too_few(tmp_path):
+    one = aag.ImageSet("one", torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+    with pytest.raises(AAGError, match="one has one training image; give at least two"):
+        aag.train(one, width=4, epochs=1, batch_size=2, device="cpu", out=tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

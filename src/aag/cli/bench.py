@@ -18,7 +18,7 @@ class Bench:
     """Measure speed and memory of every stage on this machine, compared with a DataLoader pipeline."""
 
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """cpu, cuda, cuda:N, or auto: the GPU if there is one, else the CPU."""
     quick: bool = False
     """Run tiny sizes in seconds, to test the benchmark itself; the numbers mean nothing."""
     save: str | None = None

@@ -27,7 +27,7 @@ class Cluster:
     clusters: int | None = None
     """Number of clusters. Default: chosen from 2 to 64 by the mean silhouette."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("clusters.csv")
-    """CSV to write (-o): path, cluster, distance to the cluster's centre."""
+    """CSV to write: path, cluster, distance to the cluster's centre."""
     sheet: str = "clusters.png"
     """Contact sheet to write: the most central images of each cluster. none: no sheet."""
     examples: int = 10
@@ -37,7 +37,7 @@ class Cluster:
     json: bool = False
     """Print JSON."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """cpu, cuda, cuda:N, or auto: the GPU if there is one, else the CPU."""
     data_root: Path | None = None
     """Where data sets and embeddings are stored. Default: $AAG_DATA, else the cache folder."""
 

@@ -44,5 +44,7 @@ def run(arguments: list[str]) -> int:
 
 def _as_text(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row without the columns that make a terminal's table too wide."""
-    shown = {key.replace("_", " "): value for key, value in row.items() if key not in PAGE_ONLY_KEYS}
+    from aag.serving.compare import column_title
+
+    shown = {column_title(key): value for key, value in row.items() if key not in PAGE_ONLY_KEYS}
     return {**shown, "time": "" if row.get("seconds") is None else duration(row["seconds"])}

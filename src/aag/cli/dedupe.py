@@ -29,13 +29,13 @@ class Dedupe:
     threshold: float = DUPLICATE_COSINE
     """Minimum cosine of two duplicates. A lower value finds more duplicates, and more false matches."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("duplicates.csv")
-    """CSV to write (-o): group, keep, path, cosine, identical, width, height, bytes."""
+    """CSV to write: group, keep, path, cosine, identical, width, height, bytes."""
     sheet: str = "duplicates.png"
     """Contact sheet of the groups to write. none: no sheet."""
     json: bool = False
     """Print all groups as JSON."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """cpu, cuda, cuda:N, or auto: the GPU if there is one, else the CPU."""
     data_root: Path | None = None
     """Where data sets and embeddings are stored. Default: $AAG_DATA, else the cache folder."""
 

@@ -26,7 +26,7 @@ class Embed:
     images: Annotated[tuple[str, ...], tyro.conf.arg(metavar="IMAGES ...")]
     """Folder, image files, an .npz or a known data set."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("embeddings.parquet")
-    """File to write (-o): .parquet, .npz or .csv."""
+    """File to write: .parquet, .npz or .csv."""
     features: bool = False
     """Add the backbone's features, for linear classifiers."""
     thumbnails: bool = False
@@ -40,7 +40,7 @@ class Embed:
     decode: Literal["cpu", "gpu"] = "cpu"
     """gpu: decode JPEGs with nvJPEG. Pixels and embeddings differ slightly from the CPU's."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """cpu, cuda, cuda:N, or auto: the GPU if there is one, else the CPU."""
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
 

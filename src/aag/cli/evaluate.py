@@ -36,7 +36,7 @@ class Evaluate:
     linear_epochs: int = 50
     """Epochs of the linear layer."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """cpu, cuda, cuda:N, or auto: the GPU if there is one, else the CPU."""
     precision: Precision = "auto"
     """Precision of the network. auto: bf16 on a GPU that supports it, else fp32."""
     record: Path | None = None

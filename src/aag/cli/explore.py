@@ -28,7 +28,7 @@ class Explore(Settings):
     browser: bool = True
     """Open the browser."""
     device: str = "auto"
-    """Where the map is computed: auto, cpu, cuda or cuda:N."""
+    """Where the map is computed: cpu, cuda, cuda:N, or auto: the GPU if there is one, else the CPU."""
 
 
 def run(arguments: list[str]) -> int:

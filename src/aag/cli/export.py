@@ -24,7 +24,7 @@ class Export:
     timm: the backbone for timm.create_model. safetensors: weights, and a file that loads them without aag.
     hub: a folder for the Hugging Face Hub, with a model card."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """File to write (-o), or folder for --format hub. Default: in export/, next to the encoder."""
+    """File to write, or folder for --format hub. Default: in export/, next to the encoder."""
     push: str | None = None
     """Upload to this repository of the Hugging Face Hub, such as me/my-encoder (--format hub)."""
     json: bool = False

@@ -8,6 +8,7 @@ import tyro
 
 from aag.cli.output import Printer, embedding_progress, print_rows
 from aag.cli.parsing import parse
+from aag.errors import AAGError
 from aag.signals import hold_stops
 from aag.text import pluralize
 
@@ -23,13 +24,13 @@ class Label:
     labels: Annotated[Path, tyro.conf.arg(metavar="LABELS")]
     """CSV with the columns path,label, or a folder of examples with one subfolder per label."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("labels-all.csv")
-    """CSV to write (-o): path, label, confidence, given."""
+    """CSV to write: path, label, confidence, given."""
     classifier: Literal["knn", "linear"] = "knn"
-    """Short: --with. knn: votes of the 10 nearest examples. linear: logistic regression on the features."""
+    """knn: votes of the 10 nearest examples. linear: logistic regression on the features."""
     json: bool = False
     """Print JSON."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """cpu, cuda, cuda:N, or auto: the GPU if there is one, else the CPU."""
     data_root: Path | None = None
     """Where data sets and embeddings are stored. Default: $AAG_DATA, else the cache folder."""
 
@@ -39,6 +40,8 @@ def run(arguments: list[str]) -> int:
     with hold_stops():
         from aag.serving.embed import Embedder, load_or_embed
         from aag.serving.labels import folder_labels, label_images, read_labels, summarize_labels, write_labels
+    if not options.labels.exists():  # found before the images are embedded, which may take long
+        raise AAGError(f"cannot read labels from {options.labels}: no such file or folder")
     embedder = Embedder(options.model, device=options.device)
     linear = options.classifier == "linear"
     with embedding_progress() as progress:

@@ -37,10 +37,23 @@ def run(arguments: list[str]) -> int:
         print_rows(rows, as_json=True)
         return 0
     say = Printer()
+    listed = {row["method"]: row["settings"] for row in rows}
     for row in rows:
         say(f"{row['method']}\n  {row['about']}\n  {row['reference']}")
-        for setting in row["settings"]:
-            say(f"    {setting['option']:<18} {setting['about']} (default: {setting['default']})")
+        parent = _parent(row["method"])
+        own = [setting for setting in row["settings"] if parent is None or setting not in listed[parent]]
+        width = max((len(setting["option"]) for setting in own), default=0)
+        for setting in own:
+            default = "" if setting["default"] is None else f" (default: {setting['default']})"
+            say(f"    {setting['option']:<{width}}  {setting['about']}{default}")
+        if parent:
+            say(f"    and the options of {parent}")
         say()
     say("A method of your own is one file: aag train --method FILE.py:CLASS; see docs/add-a-method.md")
     return 0
+
+
+def _parent(name: str) -> str | None:
+    """Return the method whose settings this method extends."""
+    bases = methods()[name].settings_type.__mro__[1:]
+    return next((other for other, kind in methods().items() if kind.settings_type in bases), None)

@@ -61,6 +61,10 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, titl
         columns = {first: [name for name, _ in others]}
         columns |= {f"{name}\0{number}": [cells[number] for _, cells in others] for number, name in enumerate(names)}
         numeric, widths, fits = set(), dict.fromkeys(columns, MAX_UNWRAPPED_WIDTH + 1), True
+    *leading, last = columns or [""]
+    if not fits and last not in numeric and sum(widths[name] + 2 for name in leading) <= console.width:
+        _print_with_long_column(console, columns, numeric, title)
+        return
     table = Table(title=title or None, title_justify="left")
     if not fits:  # no borders leave more room
         table.box, table.show_edge, table.pad_edge, table.padding = SIMPLE_HEAD, False, False, (0, 1, 0, 0)
@@ -72,6 +76,27 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, titl
     for cells in zip(*columns.values(), strict=True):
         table.add_row(*cells)
     console.print(table)
+
+
+def _print_with_long_column(
+    console: Console, columns: Mapping[str, Sequence[str]], numeric: set[str], title: str
+) -> None:
+    """Print columns of which only the last is too wide. It is not wrapped, so that a path can be copied."""
+    texts = [(name, *cells) for name, cells in columns.items()]
+    widths = [max(map(cell_len, column)) for column in texts[:-1]]
+    lines = [
+        "".join(_pad(text, width, name in numeric) for text, width, name in zip(row, widths, columns, strict=False))
+        + row[-1]
+        for row in zip(*texts, strict=True)
+    ]
+    rule = "─" * min(console.width, max(map(cell_len, lines)))
+    for line in [*([title] if title else []), lines[0], rule, *lines[1:]]:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _pad(text: str, width: int, is_number: bool) -> str:
+    space = " " * (width - cell_len(text))
+    return (space + text if is_number else text + space) + "  "
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import os
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import MISSING, fields, make_dataclass
+from dataclasses import MISSING, Field, fields, make_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -20,8 +20,8 @@ from aag.errors import AAGError, unknown_name
 from aag.settings import describe_type, option
 
 T = TypeVar("T")
-# The first until version 0.3; the others are words that Python reserves.
-ALIASES = {"--norm-images": "--bn-group-size", "--from": "--start-from", "--with": "--classifier"}
+SHORT_NAMES = {"--from": "--start-from", "--with": "--classifier"}  # Python reserves these words
+ALIASES = {"--norm-images": "--bn-group-size"} | SHORT_NAMES  # the first until version 0.3
 METAVARS = {str: "STR", int: "INT", float: "FLOAT", Path: "PATH"}
 
 
@@ -54,6 +54,8 @@ def tyro_fields(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> lis
             continue
         default = getattr(defaults, field.name, MISSING)
         given: dict[str, Any] = {"help": docs.get(field.name, "")}
+        if short := [name for name, full in SHORT_NAMES.items() if full == option(field.name)]:
+            given["aliases"] = short
         hint = hints[field.name]
         kinds = get_args(get_args(hint)[0] if hasattr(hint, "__metadata__") else hint)
         plain = [each for each in kinds if each is not type(None)]
@@ -120,15 +122,23 @@ def _unalias(word: str) -> str:
 def option_types(kind: type) -> dict[str, Any]:
     """Return all option words of a nested dataclass, with their types."""
     found: dict[str, Any] = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        hint = hints[field.name]
         inner = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
         if hasattr(inner, "__dataclass_fields__"):
             found |= option_types(inner)
-        else:
-            found[option(name)] = hint
+        elif not is_positional(field, hint):
+            found[option(field.name)] = hint
             if inner is bool:
-                found[option(f"no_{name}")] = hint
+                found[option(f"no_{field.name}")] = hint
     return found
+
+
+def is_positional(field: Field[Any], hint: Any) -> bool:
+    """Return whether the value of a field is written without an option: always if it has no default."""
+    is_required = field.default is MISSING and field.default_factory is MISSING
+    return is_required or tyro.conf.Positional in get_args(hint)[1:]
 
 
 def tidy_source(source: str) -> str:
@@ -147,6 +157,9 @@ def _one_line(box: str, known: dict[str, Any]) -> str:
     name = next((word for word in re.findall(r"--[\w-]+", message) if word in known), None)
     if name and value and "Missing" not in message:
         return f"{name} takes {describe_type(known[name])}, not {value[1] or value[2]!r}"
+    if unexpected := re.match(r"Unrecognized options: (.*)", message):
+        hint = "; name the images with --data" if "--data" in known else ""
+        return f"unexpected argument {unexpected[1].rstrip('.')!r}{hint}"
     if name and "Missing" in message:
         return f"{name} needs a value: {describe_type(known[name])}"
     if missing := re.match(r"Missing from .*?: \S+ (.*?)\.? \(required\)", message):

@@ -27,7 +27,7 @@ class Report(Settings):
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """cpu, cuda, cuda:N, or auto: the GPU if there is one, else the CPU."""
 
 
 def run(arguments: list[str]) -> int:

@@ -3,6 +3,9 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from aag.cli.output import Printer, make_console
 from aag.cli.parsing import parse
@@ -17,6 +20,8 @@ class Reproduce(ReproduceOptions):
 
     Without a name, list all tables and figures, the runs that they need, and how many are done. `aag reproduce page`
     writes all of them as one page, with our numbers next to the paper's."""
+
+    what: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME ...]")] = ()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from aag.cli.output import Printer, print_rows
 from aag.cli.parsing import parse
@@ -16,20 +18,17 @@ from aag.text import duration
 class Runs:
     """List runs with their status: running, complete, stopped, not started or damaged."""
 
-    folders: tuple[Path, ...] = (Path("runs"),)
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER ...]")] = (Path("runs"),)
     """Folders to search, with their subfolders."""
     json: bool = False
     """Print JSON, for programs."""
 
 
 def run(arguments: list[str]) -> int:
-    # Folders are written without an option, as for other commands.
-    words = [word for word in arguments if word.startswith("-")]
-    folders = [word for word in arguments if not word.startswith("-")]
-    options = parse(Runs, "runs", [*words, *(["--folders", *folders] if folders else [])])
+    options = parse(Runs, "runs", arguments)
     for folder in options.folders:
         if not os.path.isdir(folder):
-            hint = "give an existing one" if folders else "nothing was trained here yet"
+            hint = "give an existing one" if options.folders != Runs.folders else "nothing was trained here yet"
             raise AAGError(f"no such folder: {folder}; {hint}")
     found = [run_status(one) for folder in options.folders for one in find_runs(folder)]
     if not found and not options.json:
@@ -51,7 +50,7 @@ def _as_text(status: RunStatus) -> dict[str, Any]:
         "status": status.state,
         "data": os.path.basename(status.data),
         "network": status.network,
-        "method": status.method,
+        "method": os.path.basename(status.method),  # of FILE.py:CLASS
         "epoch": f"{status.epoch}/{status.epochs}" if status.epochs else "",
         "kNN %": None if status.knn is None else round(status.knn, 2),
         "rank": None if status.rank is None else round(status.rank, 1),

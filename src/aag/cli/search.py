@@ -1,5 +1,6 @@
 """aag search"""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ class Search:
     json: bool = False
     """Print JSON."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """cpu, cuda, cuda:N, or auto: the GPU if there is one, else the CPU."""
     data_root: Path | None = None
     """Where data sets and embeddings are stored. Default: $AAG_DATA, else the cache folder."""
 
@@ -47,6 +48,9 @@ def run(arguments: list[str]) -> int:
         from aag.serving.sheets import write_sheet
     if not options.queries:
         raise AAGError("no query given; name an image file after the images")
+    for query in options.queries:  # before the images are embedded, which may take long
+        if not os.path.exists(os.path.expanduser(query)):
+            raise AAGError(f"cannot use the query {query}: no such file")
     embedder = Embedder(options.model, device=options.device)
     with embedding_progress() as progress:
         table = load_or_embed(embedder, options.images, data_root=options.data_root, on_progress=progress)

@@ -178,8 +178,8 @@ def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
     noise = 2 * (max(last["agreement"] * (1 - last["agreement"]), 0.01) / max(1, last["images"])) ** 0.5
     if found[0]["epoch"] == 0 and last["agreement"] - found[0]["agreement"] < noise:
         return (
-            f"Little learned: two views of an image find each other no more often than at the start ({agree}); "
-            "train longer, or try another --lr."
+            f"Little learned: two views of an image find each other in {agree} of cases, hardly more often than before "
+            f"training ({100 * found[0]['agreement']:.0f} %); train longer, or try another --lr."
         )
     state = f"Healthy: {state}, two views of an image find each other in {agree} of cases"
     kind, name = ("knn", "knn") if any(row["kind"] == "knn" for row in rows) else ("health", "agreement")

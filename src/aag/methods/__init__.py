@@ -57,6 +57,8 @@ def load_method(name: str, *, run_file: bool = True) -> type[Method]:
         return _registered[name]
     path, colon, kind = name.rpartition(":")
     if not colon:
+        if name.endswith(".py"):
+            raise AAGError(f"--method {name} names a file; add its class, as in {name}:MyMethod")
         if name not in methods():
             raise unknown_name("method", name, methods(), "or FILE.py:CLASS for a method of your own")
         return methods()[name]
@@ -69,7 +71,8 @@ def load_method(name: str, *, run_file: bool = True) -> type[Method]:
     module = _load_file(file)
     found = getattr(module, kind, None)
     if not (inspect.isclass(found) and issubclass(found, Method)):
-        known = [each for each, value in vars(module).items() if inspect.isclass(value) and issubclass(value, Method)]
+        classes = {each: value for each, value in vars(module).items() if inspect.isclass(value)}
+        known = [each for each, value in classes.items() if issubclass(value, Method) and value is not Method]
         raise AAGError(f"{path} defines no Method named {kind!r}; it has {', '.join(known) or 'none'}")
     return found
 

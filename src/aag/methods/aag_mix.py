@@ -5,7 +5,14 @@ Lee, Zhu, Sohn, Li, Shin, Lee: "i-Mix: A Domain-Agnostic Strategy for Contrastiv
     aag train --data cifar10 --method aag-mix
 
 The embedding of a mixture should lie between those of its two images. There are too many mixtures to memorize, which
-regularizes long training.
+should regularize long training. As in i-Mix (with its α = 1), each image draws its own weight, and mixtures are
+compared with views that are not mixed. Four things differ from i-Mix:
+
+- Mixtures are added to AAG's views; i-Mix replaces a view by its mixture.
+- An image's partner is the other image of a pair, and any weight may be drawn, as each pair has both of its mixtures.
+  i-Mix draws partners by a random permutation, and gives the image itself the larger weight.
+- Each pair of views has two logs, like an auxiliary view in AAG; i-Mix has one softmax per mixture.
+- The denominators leave out the positives, unless `--loss nt-xent`.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,18 @@
-"""AAG with relations: all views of an image should resemble the same other images as a weak view of it does.
+"""AAG with relations: an image's views should be as similar to other images as a weak view of it is.
 
 Zheng, You, Wang, Qian, Zhang, Wang, Xu: "ReSSL: Relational Self-Supervised Learning with Weak Augmentation" (2021).
 
     aag train --data cifar10 --method aag-relational
 
-GNT-Xent pushes all other images away alike. Here, a weak view (crop and flip) says how similar each image of a queue
-is, and the strong views learn these similarities. ReSSL takes weak views from a momentum encoder; here the encoder
-itself embeds them, without a gradient, since the contrastive loss prevents a collapse.
+GNT-Xent pushes every other image away, also those that show the same thing. Here, a weak view (crop and flip) says how
+similar each image of a queue is, and the strong views learn these similarities. `relational_loss` is the loss of ReSSL,
+with its τ of 0.1 and 0.04; weak views join the queue after the loss, also as in ReSSL. Two things differ from ReSSL:
+
+- It is added to AAG's loss, for each of AAG's views; ReSSL has it alone, for one strong view.
+- The encoder itself embeds weak views, without a gradient, since the contrastive loss prevents a collapse. ReSSL has a
+  momentum encoder for them.
+
+The queue has MoCo's size for CIFAR, 4096; the code of ReSSL for ImageNet has 131,072.
 """
 
 from dataclasses import dataclass
@@ -46,6 +52,7 @@ class RelationalAAG(AAG):
         "aag-relational": Recipe(
             about="AAG with one more view, a weak one, whose similarities to other images all views learn (ReSSL)",
             expect="not run here yet",
+            demo={"queue": 512},
         )
     }
 

@@ -76,6 +76,10 @@ class SiameseAAG(AAG):
             total, log = prediction + self.settings.contrast_weight * plain.loss, plain.log
         return StepOutput(total, (*log, prediction.detach()))
 
+    def describe_loss(self) -> str:
+        weight = self.settings.contrast_weight
+        return "prediction of other views" + (f" + {weight} × {super().describe_loss()}" if weight else "")
+
     # The predictor's batch norm needs the embeddings of all processes, whatever the size of the batch.
     distributed_loss = Method.distributed_loss
 

@@ -1,5 +1,6 @@
 """The base class of methods: their settings, augmentations, loss and state."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -13,7 +14,7 @@ from aag.distributed import gather_batch, is_distributed
 from aag.errors import AAGError
 from aag.nets import Encoder
 from aag.settings import AddedLater, Range, Settings, TrainSettings, option
-from aag.text import pluralize
+from aag.text import describe_loss, pluralize
 
 Embeddings = Tensor | tuple[Tensor, ...]  # dim 1 of every tensor is the batch: [views, n, …]
 Extract = Callable[[], tuple[Tensor, Tensor]]
@@ -202,7 +203,19 @@ class Method(nn.Module):
 
     def describe_views(self) -> str:
         """Return the views in words, for the lines that training prints at its start."""
-        return pluralize(len(self.augmentations()), "basic view")
+        counts = Counter(map(augmentation_name, self.augmentations()))
+        return " + ".join(pluralize(count, f"{name} view") for name, count in counts.items())
+
+    def describe_loss(self) -> str:
+        """Return the loss in words, for the same lines: the settings `loss` and `temperature`, where there are any."""
+        temperature = getattr(self.settings, "temperature", None)
+        return describe_loss(getattr(self.settings, "loss", None)) + (f", τ {temperature}" if temperature else "")
+
+
+def augmentation_name(augmentation: Augmentation) -> str:
+    """Return the name of an augmentation for users: basic, auxiliary, or that of its class."""
+    name = type(augmentation).__name__
+    return {"BasicAugment": "basic", "AuxiliaryAugment": "auxiliary"}.get(name, name)
 
 
 def check_no_head(method: Method, encoder: Encoder) -> None:

@@ -111,11 +111,12 @@ class Encoder(nn.Module):
         channels, size = self.spec.channels, self.spec.image_size
         expected = f"expected a tensor [N, {channels}, H, W], uint8 or float in [0, 1]"
         if not isinstance(images, Tensor):
-            raise AAGError(f"{expected}; got {type(images).__name__}")
+            raise AAGError(f"{expected}; got {type(images).__name__}; use torch.as_tensor(images)")
         if images.ndim == 3:
             images = images.unsqueeze(0)
         if images.ndim != 4 or images.shape[1] != channels:
-            raise AAGError(f"{expected}; got shape {list(images.shape)}")
+            hint = "; move the channels forward with images.movedim(-1, -3)" if images.shape[-1:] == (channels,) else ""
+            raise AAGError(f"{expected}; got shape {list(images.shape)}{hint}")
         if not images.shape[2] * images.shape[3] or images.layout != torch.strided or images.is_meta:
             raise AAGError(f"{expected}, with at least one pixel; got {list(images.shape)} on {images.device}")
         if images.dtype != torch.uint8 and not images.is_floating_point():

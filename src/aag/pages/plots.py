@@ -238,7 +238,7 @@ def _draw_lines(chart: LineChart, axes: "Axes") -> None:
         if high - low < SMALLEST_RANGE:
             axes.set_ylim((low + high - SMALLEST_RANGE) / 2, (low + high + SMALLEST_RANGE) / 2)
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))  # epochs and steps are whole
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))  # epochs and steps are whole
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1000:g}k" if x >= 10_000 else f"{x:g}"))
     if inside := chart.inner_range:
         room = 0.05 * (inside[1] - inside[0]) or 1.0

@@ -53,7 +53,7 @@ class ReproduceOptions:
     runs: Path = Path("runs")
     """Folder of the run folders."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """cpu, cuda, cuda:N, or auto: the GPU if there is one, else the CPU."""
     data_root: Path | None = None
     """Where data sets are stored. Default: $AAG_DATA, else the cache folder."""
     knn_every: int | None = None

@@ -4,6 +4,7 @@ import json
 import sys
 import traceback
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -59,8 +60,10 @@ class Stopped(Exception):
 
 def reproduce(options: ReproduceOptions, console: Console) -> int:
     """List, plan, draw or run, as the options say. Return 0, 2 where a run failed, or the exit code of a stop."""
-    if not options.what and (options.list or options.plan or options.shard or options.save):
-        raise AAGError("--list, --plan, --shard and --save need a table or figure (or all), such as table2")
+    if not options.what and (options.shard or options.save):
+        raise AAGError("--shard and --save need a table or figure (or all), such as table2")
+    if not options.what and (options.list or options.plan):
+        options = replace(options, what=("all",))
     if options.json and (options.save or options.plan or bool(options.what) != options.list):
         raise AAGError("--json prints a listing: give no table or figure, or give --list, too")
     if options.minutes is not None and not 0 < options.minutes <= 1e6:

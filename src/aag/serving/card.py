@@ -120,7 +120,8 @@ def _numbers(run: Run) -> str:
             if name in last:
                 total = f" of {last['dimensions']}" if name == "rank" and "dimensions" in last else ""
                 protocol = f"label-free, epoch {last['epoch']}"
-                rows.append([title, f"{last[name]:.3g}{total}", "training images", protocol])
+                value = f"{100 * last[name]:.3g} %" if name == "agreement" else f"{last[name]:.3g}{total}"
+                rows.append([title, value, "training images", protocol])
     if not rows:
         return "Not evaluated: `aag evaluate` needs labelled test images."
     return make_table(["measure", "value", "data", "protocol"], rows)

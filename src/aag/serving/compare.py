@@ -19,7 +19,7 @@ NAMED_LINES = 4  # with more runs, the legend shows only their numbers in the ta
 def compare_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return a row per run: its name, the settings that differ, epochs, accuracies, health and seconds.
 
-    All rows have the same keys; a number that a run does not have is None.
+    Accuracies and agreement are in percent. All rows have the same keys; a number that a run does not have is None.
     """
     if len(runs) < 2:
         raise AAGError(f"a comparison needs at least two runs, not {len(runs)}")
@@ -36,7 +36,9 @@ def compare_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
         row = {"run": name, **{option: _plain(flat.get(option)) for option in differing}, "last_epoch": status.epoch}
         row["kNN"] = status.knn
         row |= {name: accuracy.get(name) for name in measured}
-        row |= {key: health.get(key) for key in ("rank", "agreement", "alignment", "uniformity")}
+        row["rank"] = health.get("rank")
+        row["agreement"] = round(100 * health["agreement"], 3) if "agreement" in health else None
+        row |= {key: health.get(key) for key in ("alignment", "uniformity")}
         rows.append({**row, "seconds": status.seconds, "status": status.state})
     unused = [key for key in rows[0] if all(row[key] is None for row in rows)]
     return [{key: value for key, value in row.items() if key not in unused} for row in rows]
@@ -52,8 +54,8 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
     if len(rows) <= NAMED_LINES:
         lines = [f"{number}: {keep_end(row['run'], 30)}" for number, row in zip(numbers, rows, strict=True)]
     charts = make_charts({name: run.metrics() for name, run in list(zip(lines, runs, strict=True))[:MAX_LINES]})
-    columns = {_heading(key): _texts(key, [row[key] for row in rows]) for key in rows[0]}
-    caption = "Settings that differ between the runs, and their last numbers; accuracies in percent."
+    columns = {column_title(key): _texts(key, [row[key] for row in rows]) for key in rows[0]}
+    caption = "Settings that differ between the runs, and their last numbers; accuracies and agreement in percent."
     if len(rows) < len(columns):  # a column per run is narrower
         heads, table = ["", *numbers], [[name, *texts] for name, texts in columns.items()]
     else:
@@ -67,7 +69,7 @@ def write_comparison(runs: Sequence[Run], out: str | Path) -> Path:
     blocks: list[doc.Block] = [doc.Charts(charts)] if charts else [doc.Paragraph("Nothing is logged yet.")]
     if len(runs) > MAX_LINES:
         blocks.append(doc.Paragraph(f"The curves show the first {MAX_LINES} of {len(runs)} runs.", "protocol"))
-    sections.append(doc.Section("curves", "Curves", blocks, "Curves"))
+    sections.append(doc.Section("curves", "How training went", blocks, "Curves"))
     title = f"{len(runs)} runs compared"
     document = doc.Document(title, [], sections, "Written by aag compare.", "Sections")
     write_bytes(path, render_html(document, path).encode(errors="replace"))
@@ -92,8 +94,8 @@ def _plain(value: Any) -> Any:
     return " ".join(map(str, value)) or "none" if isinstance(value, list) else value
 
 
-def _heading(key: str) -> str:
-    return "time" if key == "seconds" else key.replace("_", " ")
+def column_title(key: str) -> str:
+    return {"seconds": "time", "kNN": "kNN %", "agreement": "agree %"}.get(key, key.replace("_", " "))
 
 
 def _texts(key: str, values: Sequence[Any]) -> list[str]:

@@ -15,13 +15,14 @@ class Curve(NamedTuple):
     title: str
     y_label: str
     about: str = ""
+    scale: float = 1
 
 
 CURVES = (
     Curve("epoch", "loss", "Training loss", "loss"),
     Curve("knn", "knn", "kNN accuracy", "accuracy in %", "Of labelled test images. It does not influence training."),
     Curve("health", "rank", "Effective rank", "RankMe", "Dimensions that the embeddings use. Near 1 is collapse."),
-    Curve("health", "agreement", "Agreement of views", "share", "Images whose two views find each other."),
+    Curve("health", "agreement", "Agreement of views", "images in %", "Images whose two views find each other.", 100),
     Curve("health", "alignment", "Alignment", "squared distance", "Of two views of an image. Lower is closer."),
     Curve("health", "uniformity", "Uniformity", "log potential", "Lower: spread more evenly over the sphere."),
     Curve("epoch", "lr", "Learning rate", "learning rate"),
@@ -29,9 +30,9 @@ CURVES = (
 
 
 def curve_points(rows: Rows, curve: Curve) -> list[tuple[float, float]]:
-    """Return (epoch, value) of a curve; rows with missing or infinite values are left out."""
+    """Return (epoch, scaled value) of a curve; rows with missing or infinite values are left out."""
     found = [(row["epoch"], row[curve.key]) for row in rows if row["kind"] == curve.kind and curve.key in row]
-    return [(x, y) for x, y in found if _is_number(x) and _is_number(y)]
+    return [(x, curve.scale * y) for x, y in found if _is_number(x) and _is_number(y)]
 
 
 def make_charts(runs: Mapping[str, Rows]) -> list[LineChart]:

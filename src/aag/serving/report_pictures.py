@@ -4,9 +4,10 @@ from typing import Any
 
 import torch
 
-from aag.augment import Augmentation
 from aag.cluster import kmeans
 from aag.data import ImageSet
+from aag.methods import Method, MethodContext
+from aag.methods.base import augmentation_name
 from aag.nets import Encoder
 from aag.pages import document as doc
 from aag.pages.map import Colouring, Map, pack_pictures
@@ -56,17 +57,25 @@ def map_blocks(gallery: Gallery, graph: torch.Tensor) -> list[doc.Block]:
 
 def views_blocks(encoder: Encoder, settings: RunSettings, images: ImageSet) -> list[doc.Block]:
     """Show sample images and their views in the first epoch, as training made them."""
-    index = permutation(1, 0, len(images))[:SAMPLES].sort().values
+    index = permutation(1, 0, len(images))[: min(SAMPLES, settings.train.batch_size)].sort().values
     chosen = images.images[index.to(images.images.device)].cpu()
-    augmentations = settings.method_type(settings.method_settings).augmentations()
+    method = settings.method_type(settings.method_settings)
+    augmentations = method.augmentations()
     size = encoder.spec.image_size
     if size != images.image_size:
         augmentations = tuple(augmentation.at_size(size) for augmentation in augmentations)
     seed = settings.train.seed
+    drawn = torch.stack([
+        augmentation(chosen, key=keys(seed, 0, index, view)) for view, augmentation in enumerate(augmentations)
+    ])  # fmt: skip
+    seen = drawn
+    if type(method).prepare_views is not Method.prepare_views:
+        method.setup(MethodContext(encoder, len(images), settings.train))
+        seen = method.prepare_views(drawn, index)
     columns = {"image": chosen}
     for view, augmentation in enumerate(augmentations):
-        views = augmentation(chosen, key=keys(seed, 0, index, view))
-        columns[f"view {view + 1} ({_augmentation_name(augmentation)})"] = views
+        changed = "" if seen[view].equal(drawn[view]) else f", then changed by {method.name}"
+        columns[f"view {view + 1} ({augmentation_name(augmentation)}{changed})"] = seen[view]
     pictures = {name: to_pictures(batch, min(VIEW_SIDE, batch.shape[2])) for name, batch in columns.items()}
     side = max(72, min(VIEW_SIDE, size))
     rows = []
@@ -76,12 +85,6 @@ def views_blocks(encoder: Encoder, settings: RunSettings, images: ImageSet) -> l
         rows.append([doc.Cell([keep_end(name, NAME_CHARACTERS)]), *cells])
     caption = f"Images drawn at random, and their views in the first epoch with seed {seed}."
     return [doc.Table("Images and their views", ["", *columns], rows, caption, "views")]
-
-
-def _augmentation_name(augmentation: Augmentation) -> str:
-    """Return the name of an augmentation: basic for BasicAugment."""
-    name = type(augmentation).__name__
-    return name.removesuffix("Augment").lower() if name.endswith("Augment") else name
 
 
 def neighbours_blocks(gallery: Gallery, graph: torch.Tensor) -> list[doc.Block]:

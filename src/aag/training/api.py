@@ -51,7 +51,7 @@ class Execution(Settings):
     out: Path | None = None
     """Run folder. Default: runs/ and a name made from the settings."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """cpu, cuda, cuda:N, or auto: the GPU if there is one, else the CPU."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Triton kernels (or torch.compile, where they do not support a network) and CUDA graphs. auto: on for a GPU."""
     data_root: Path | None = None

@@ -38,6 +38,8 @@ def check_sizes(encoder: Encoder, images: ImageSet, settings: TrainSettings) -> 
             )
         if encoder.fixed_size:
             raise AAGError(f"{encoder.spec.network} takes images of one size only; leave out --low-res-size")
+    if len(images) < 2:
+        raise AAGError(f"{images.name} has one training image; give at least two, since a loss compares images")
     window = settings.accumulate
     if settings.batch_size * window > len(images):
         times = f" times --accumulate {window}" if window > 1 else ""

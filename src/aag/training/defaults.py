@@ -142,7 +142,7 @@ def choose_for_folder(
         batch = max(2, batch // 2)
     if "batch_size" not in given:
         settings = with_batch_size(settings, batch, given)
-        reason = "the recipe's" if batch == recipe_batch else f"at least 4 steps for {found.count:,} images"
+        reason = "the recipe's" if batch == recipe_batch else f"at least 4 steps for {pluralize(found.count, 'image')}"
         choices.append(Choice("batch_size", batch, reason))
     if "epochs" not in given:
         settings = with_epochs(settings, min(max(IMAGES_SEEN // found.count, 100), 1000))

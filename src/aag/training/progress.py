@@ -14,7 +14,7 @@ from aag.data import ImageSet
 from aag.distributed import backend, is_distributed, read_launch, world_size
 from aag.evaluate.health import is_collapsed
 from aag.signals import exit_code, handle_stops, raise_stop
-from aag.text import describe_loss, pluralize
+from aag.text import pluralize
 from aag.training.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -67,10 +67,8 @@ class Progress(Callback):
         if skipped and run:
             self.say(f"         {pluralize(skipped, 'file')} skipped, listed in {run.skipped_file}")
         method = trainer.method
-        loss = describe_loss(getattr(method.settings, "loss", None))
-        temperature = getattr(method.settings, "temperature", None)
-        tau = f", τ {temperature}" if temperature is not None else ""
-        self.say(f"method   {trainer.run_settings['method']['name']}: {method.describe_views()}, {loss}{tau}")
+        name = trainer.run_settings["method"]["name"]
+        self.say(f"method   {name}: {method.describe_views()}, {method.describe_loss()}")
         spec = trainer.encoder.spec
         width = f" (width {spec.width})" if spec.width not in (None, 64) else ""
         epochs = pluralize(settings.epochs, "epoch")
@@ -92,7 +90,9 @@ class Progress(Callback):
         if not self.labelled:
             self.say("         no labelled test images: training without kNN; rank and agree show its health")
             if images.labels is not None and images.names and test is None:
-                self.say("         add --holdout 0.1 to hold out a tenth of the labelled images for kNN")
+                self.say(
+                    "         add --holdout 0.1 to hold out a tenth for kNN; the labels of a folder are its subfolders"
+                )
         if complete:
             return
         fields: dict[str, Any] = {"epoch": done // steps, "epochs": settings.epochs, "loss": "…", "speed": ""}
