@@ -12,7 +12,7 @@ import numpy as np
 
 from aag.data.memory import decoding_budget
 
-MAX_SECONDS = 30.0  # of CPU time to read a file: the time that some headers take grows with their length squared
+MAX_SECONDS = 10.0  # of CPU time to read a file: the time that some headers take grows with their length squared
 # A few bytes of a JPEG can make a scan, which costs time for every pixel. Encoders write about 10 scans.
 MAX_SCANS = 500
 MAX_SEGMENTS = 100_000
