@@ -273,9 +273,9 @@ def _check_plan(plan: Plan, sets: TrainTestSets | None, backbone: nn.Module | No
 
 
 def _command_options(settings: RunSettings, recipe: str, execution: Execution) -> dict[str, Any]:
-    """Return the options that all processes must share. Machines may differ in their devices and folders."""
+    """Return the options that all processes must share. Devices and folders may differ; only the main one has a run."""
     options = {"recipe": recipe, **flatten(settings.to_json()), **to_json(execution)}
-    return {option(name): value for name, value in options.items() if name not in ("device", "data_root")}
+    return {option(name): value for name, value in options.items() if name not in ("out", "device", "data_root")}
 
 
 def describe_choices(choices: Sequence[Choice]) -> list[str]:
