@@ -150,7 +150,8 @@ def test_processes_use_a_group_that_exists_and_leave_it(folder):
         "import aag, torch.distributed as dist\n"
         "from aag.distributed import world_size\n"
         "dist.init_process_group('gloo')\n"
-        "result = aag.train('tiny.npz', out='group', width=4, epochs=1, batch_size=16, lr=1e-4, device='cpu')\n"
+        "out = None if dist.get_rank() else 'group'\n"  # only the main process has a run folder
+        "result = aag.train('tiny.npz', out=out, width=4, epochs=1, batch_size=16, lr=1e-4, device='cpu')\n"
         "assert result.complete and world_size() == 2\n"
         "assert not any(each._post_accumulate_grad_hooks for each in result.encoder.parameters())\n"
         "dist.destroy_process_group()\n"
