@@ -1,12 +1,14 @@
 """metrics.jsonl as a damaged disk, another program or an attacker may leave it."""
 
 import json
+import os
 import random
 
 import pytest
 
+from aag.errors import AAGError
 from aag.evaluate.health import verdict
-from aag.metrics import parse_rows
+from aag.metrics import MAX_DAMAGED, parse_rows
 from aag.nets import EncoderSpec, build
 from aag.records import make_record
 from aag.runs import Run, run_status, summarize
@@ -46,6 +48,16 @@ def test_whole_rows_are_read():
 )  # fmt: skip
 def test_malformed_rows_are_skipped(line):
     assert parse_rows(f"{text(ROWS[0])}{line}\n{text(ROWS[3])}") == [ROWS[0], ROWS[3]]
+
+
+def test_millions_of_damaged_lines_are_not_read(tmp_path):
+    assert parse_rows(f"{text(ROWS[0])}\n\n{text(ROWS[3])}") == [ROWS[0], ROWS[3]]
+    assert parse_rows(text(ROWS[0]) + "\n" * MAX_DAMAGED + text(ROWS[3])) == [ROWS[0]]
+    run = Run(tmp_path)
+    run.metrics_file.write_text(text(*ROWS))
+    os.truncate(run.metrics_file, 10**12)
+    with pytest.raises(AAGError, match=r"cannot read .*metrics\.jsonl: it has more than 100 MB$"):
+        run.metrics()
 
 
 def test_no_reader_fails_on_wrong_types(tmp_path):

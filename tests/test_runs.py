@@ -122,6 +122,7 @@ def test_a_run_is_opened_by_its_folder_or_a_file_in_it(tmp_path):
         (b"{", r"config\.json is damaged: it is not JSON"),
         (b"\xff", r"config\.json is damaged"),
         (b"[" * 100_000, r"config\.json is damaged"),
+        (b'{"name": "' + b"x" * 1_000_000 + b'"}', r"cannot read .*config\.json: it has more than 1 MB$"),
         (b'{"epochs": 3}', "does not hold the settings of a run of this version; train again"),
         (b'{"data": {}, "encoder": {}, "method": 3, "train": {}}', "does not hold the settings"),
     ],

@@ -9,7 +9,7 @@ cannot compile them must not keep the others waiting.
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -322,6 +322,19 @@ def raise_any(error: str) -> None:
     for number, found in enumerate(errors):
         if found:
             raise AAGError(found) if number == rank() or is_main() else ReportedByMainError(found)
+
+
+def check_same(values: Mapping[str, object], advice: str) -> None:
+    """Raise in all processes if one of them has another value, by what it is, than the main process."""
+    if not is_distributed():
+        return
+    found: list[Any] = [None] * world_size()
+    dist.all_gather_object(found, dict(values), group=_control_group)
+    for number, others in enumerate(found):
+        for name, value in found[0].items():
+            if others[name] != value:
+                kind = AAGError if is_main() else ReportedByMainError
+                raise kind(f"{name} is {value} in process 0 and {others[name]} in process {number}; {advice}")
 
 
 class ReportedByMainError(AAGError):

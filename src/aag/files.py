@@ -10,12 +10,15 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from uuid import uuid4
 
 from aag.errors import AAGError, describe
+from aag.text import readable_bytes
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")  # of `atomic_write_path`, with the name of the file
+MAX_TEXT = 100_000_000  # bytes of a text file; a log has a few hundred per epoch
+MAX_JSON = 1_000_000  # bytes of settings, which have a few thousand
 STALE_SECONDS = 3600.0  # older temporary files are leftovers: no write takes this long
 
 
@@ -91,10 +94,30 @@ def open_regular(path: Path) -> IO[bytes]:
     return open(descriptor, "rb")
 
 
-def read_text(path: Path, errors: str = "strict") -> str:
-    """Read a regular file of UTF-8. Raises OSError, and ValueError for other bytes unless `errors` allows them."""
+def read_text(path: Path, errors: str = "strict", at_most: int = MAX_TEXT) -> str:
+    """Read a regular file of UTF-8, of `at_most` bytes.
+
+    Raises OSError, and ValueError for other bytes unless `errors` allows them.
+    """
     with open_regular(path) as file:
-        return file.read().decode("utf-8", errors)
+        if len(content := file.read(at_most + 1)) > at_most:
+            raise OSError(None, f"it has more than {readable_bytes(at_most)}")
+        return content.decode("utf-8", errors)
+
+
+def read_json(path: Path) -> Any:
+    """Read settings from a regular file. Raises OSError, and ValueError with the reason for what is no JSON."""
+    return parse_json(read_text(path, at_most=MAX_JSON))
+
+
+def parse_json(text: str) -> Any:
+    """Parse settings. Raises ValueError with the reason."""
+    if len(text) > MAX_JSON:
+        raise ValueError(f"it has more than {readable_bytes(MAX_JSON)}")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
 
 
 @contextmanager

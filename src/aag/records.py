@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aag.errors import AAGError
-from aag.files import explain_write_errors, write_json
+from aag.files import explain_write_errors, read_text, write_json
 from aag.runs import Run, summarize
 
 POINTS = 200  # of a curve over the steps, at most: more than a figure can show, and a few kB
@@ -91,6 +91,6 @@ def write_record(run: Run, folder: Path) -> Path:
 def _recorded_source(path: Path) -> str | None:
     """Return the data of an existing record: cifar10.npz gives a run the same name as cifar10. None without one."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["settings"]["data"]["source"]
+        return json.loads(read_text(path))["settings"]["data"]["source"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none, or none that is worth keeping
         return None

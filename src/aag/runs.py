@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from aag.errors import AAGError
-from aag.files import as_path, explain_write_errors, read_text, remove_stale_temporaries, write_bytes, write_json
+from aag.files import (
+    as_path,
+    explain_write_errors,
+    parse_json,
+    read_json,
+    read_text,
+    remove_stale_temporaries,
+    write_bytes,
+    write_json,
+)
 from aag.locks import hold_lock, is_locked
 from aag.metrics import parse_rows
 from aag.text import pluralize
@@ -151,10 +160,10 @@ class Run:
 
     def _read(self, path: Path) -> Json:
         try:
-            found = json.loads(read_text(path))
+            found = read_json(path)
         except OSError as error:
             raise AAGError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise AAGError(f"{path} is damaged: it is not JSON") from error
         if not isinstance(found, dict):
             raise AAGError(f"{path} is damaged: it holds {str(found)[:20]!r}, not settings by name")
@@ -172,11 +181,11 @@ class Run:
     def check_encoder(self, extra: Mapping[str, str]) -> None:
         """Raise if the header of an encoder, `extra`, says that it was trained with other settings than this run's."""
         try:
-            trained = json.loads(extra["settings"])
+            trained = parse_json(extra["settings"])
             different = set(differences(trained, self.settings())) - {"epochs"}  # a run may be extended
         except KeyError:  # of an older version
             return
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise AAGError(f"{self.encoder_file} is damaged: the settings in its header are not readable") from error
         if different:
             raise AAGError(

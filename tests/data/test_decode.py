@@ -1,5 +1,6 @@
 import io
 import os
+import re
 import struct
 import sys
 from contextlib import nullcontext
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aag.data import memory
+from aag.data import image_limits, memory
 from aag.data.decode import UnreadableImageError, decode, readable_extensions, to_8_bits, to_rgb
 from fuzz.worker import peak_bytes, reset_peak
 
@@ -280,6 +281,40 @@ def test_too_large_files_are_refused_by_their_headers(tmp_path, monkeypatch):
     slow = tmp_path / "slow.qoi"  # 25 megapixels in 20 bytes, decoded in Python
     slow.write_bytes(b"qoif" + struct.pack(">IIBB", 5000, 5000, 3, 0) + b"\xfd" * 10)
     assert "16,000,000 pixels of this format" in reason(slow)
+
+
+def test_files_that_take_minutes_to_read_are_refused(tmp_path, monkeypatch):
+    def reason(name: str, content: bytes) -> str:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UnreadableImageError) as caught:
+            decode(tmp_path / name, 8)
+        with pytest.raises(UnreadableImageError, match=re.escape(str(caught.value))):
+            decode(content, 8)
+        return str(caught.value)
+
+    def saved(**options) -> bytes:
+        out = io.BytesIO()
+        noise(64, 64).save(out, **options)
+        return out.getvalue()
+
+    baseline, progressive = saved(format="JPEG"), saved(format="JPEG", progressive=True)
+    # Each scan without data costs time for every pixel of the picture.
+    last_scan = progressive[progressive.rindex(b"\xff\xda") :][:10]
+    assert reason("a.jpg", progressive[:-2] + last_scan * 500 + b"\xff\xd9") == (
+        "it has more than 500 scans or 100,000 segments"
+    )
+    text = b"\xff\xfe\x00\x02"
+    assert "segments" in reason("a.jpg", progressive[:-2] + text * 100_000 + b"\xff\xd9")
+    appended = tmp_path / "appended.jpg"  # by a camera, such as a film
+    appended.write_bytes(baseline + last_scan * 1000)
+    assert decode(appended, 8).shape == (8, 8, 3)
+    strips = (257, 4, 300_000, 8), (273, 4, 300_000, 8)
+    tiff = b"II*\0" + struct.pack("<IH", 8, 2) + b"".join(struct.pack("<HHII", *entry) for entry in strips)
+    assert reason("a.tif", tiff + bytes(4)) == "its TIFF tag 257 has 300,000 values, more than 262,144"
+    # Pillow joins all Exif segments, so their time grows with the square of their number.
+    monkeypatch.setattr(image_limits, "MAX_SECONDS", 0.05)
+    many = baseline[:2] + (b"\xff\xe1\0\x09Exif\0\0x") * 300_000 + baseline[2:]
+    assert reason("a.jpg", many) == "reading it takes more than 0.05 s of CPU time"
 
 
 def test_containers_of_other_formats_are_not_opened(tmp_path):

@@ -31,6 +31,8 @@ def test_survey_reads_headers_of_training_images(tmp_path):
 def test_survey_without_images_says_so(tmp_path, refused):
     (tmp_path / "notes.txt").write_text("x")
     refused(lambda: data.survey(tmp_path), "no readable image", "1 file, 0 with an image extension")
+    (tmp_path / "empty.png").touch()
+    refused(lambda: data.survey(tmp_path), "2 files, 1 with an image extension (first: empty.png: empty file)")
     refused(lambda: data.survey(tmp_path / "nowhere"), "cannot read", "No such file")
 
 

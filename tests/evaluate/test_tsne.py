@@ -56,6 +56,13 @@ def test_only_the_first_images_are_used():
     assert len(json.dumps(some)) < 40 * 25 + 600
 
 
+@pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e38])
+def test_numbers_of_any_size_are_projected(scale):
+    """They once ended the process, or became infinite."""
+    embeddings, labels = groups(60)
+    assert max(project(embeddings * scale, labels)["x"]) < 1000
+
+
 @pytest.mark.parametrize(
     ("embeddings", "labels", "line"),
     [
@@ -65,6 +72,8 @@ def test_only_the_first_images_are_used():
         (torch.full((9, 8), float("nan")), torch.zeros(9), "NaN or infinity"),
         (torch.ones(9, 8), torch.zeros(9), "that are not all the same"),
         (torch.rand(9, 1), torch.zeros(9), "two dimensions or more"),
+        (torch.ones(9, 8) * torch.arange(1, 10)[:, None], torch.zeros(9), "that are not all the same"),
+        (torch.zeros(9, 8).numpy(), torch.zeros(9), "must be a float tensor"),
     ],
 )
 def test_bad_embeddings_are_refused(embeddings, labels, line):

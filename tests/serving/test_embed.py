@@ -124,7 +124,7 @@ def test_nothing_readable_is_one_line(embedder, tmp_path):
         lambda: embed_folder(embedder, tmp_path / "empty"),
         lambda: embed_to_file(embedder, open_source(tmp_path / "empty", 32), tmp_path / "out.parquet"),
     ):
-        with pytest.raises(AAGError, match=r"no readable image .*broken\.png: not an image"):
+        with pytest.raises(AAGError, match=r"no readable image in .*empty: broken\.png: not an image"):
             work()
     assert not (tmp_path / "out.parquet.parts").exists()
     with pytest.raises(AAGError, match="no such file or folder: nowhere"):

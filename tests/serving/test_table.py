@@ -88,6 +88,16 @@ def test_tables_that_make_no_sense_are_one_line(tmp_path, rows, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("metadata", ["[" * 100_000, "[]", '{"key": 3}', "{"])
+def test_metadata_of_others_is_one_line(tmp_path, metadata):
+    table = pa.table({"path": ["a"], "embedding": [[1.0]]}).replace_schema_metadata({"aag": metadata})
+    pq.write_table(table, tmp_path / "bad.parquet")
+    np.savez(tmp_path / "bad.npz", path=np.array(["a"]), embedding=np.ones((1, 1)), metadata=np.array(metadata))
+    for name in ("bad.parquet", "bad.npz"):
+        with pytest.raises(AAGError, match="its metadata is not text by name"):
+            read_table(tmp_path / name)
+
+
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_damaged_and_missing_files_are_one_line(tmp_path, suffix):
     path = tmp_path / f"out{suffix}"

@@ -150,7 +150,8 @@ def test_processes_use_a_group_that_exists_and_leave_it(folder):
         "import aag, torch.distributed as dist\n"
         "from aag.distributed import world_size\n"
         "dist.init_process_group('gloo')\n"
-        "result = aag.train('tiny.npz', out='group', width=4, epochs=1, batch_size=16, lr=1e-4, device='cpu')\n"
+        "out = None if dist.get_rank() else 'group'\n"  # only the main process has a run folder
+        "result = aag.train('tiny.npz', out=out, width=4, epochs=1, batch_size=16, lr=1e-4, device='cpu')\n"
         "assert result.complete and world_size() == 2\n"
         "assert not any(each._post_accumulate_grad_hooks for each in result.encoder.parameters())\n"
         "dist.destroy_process_group()\n"
@@ -161,8 +162,48 @@ def test_processes_use_a_group_that_exists_and_leave_it(folder):
 
 
 @pytest.mark.parametrize(
+    ("own_code", "message"),
+    [
+        ("knn_every = rank + 1", "--knn-every is 1 in process 0 and 2 in process 1; start all with the same command"),
+        (
+            "images = images[: 96 - 16 * rank]",
+            "the hash of the training images is [0-9a-f]+ in process 0 and .*; give ",
+        ),
+        ("images[95] += rank", "the hash of the training images is [0-9a-f]+ in process 0 and .*; give all processes"),
+    ],
+)
+def test_processes_with_other_data_or_settings_stop_at_once(folder, own_code, message):
+    """They would wait for each other forever, or train on different images."""
+    code = (
+        "import os, numpy as np, aag\n"
+        "from aag.distributed import ReportedByMainError\n"
+        "rank, knn_every, images = int(os.environ['RANK']), 1, np.load('tiny.npz')['train_images']\n"
+        f"{own_code}\n"
+        "options = dict(width=4, epochs=2, batch_size=16, lr=1e-4, device='cpu', knn_every=knn_every)\n"
+        "try:\n"
+        "    aag.train(images, out='differs', **options)\n"
+        "except aag.AAGError as error:\n"
+        "    print(isinstance(error, ReportedByMainError), error)\n"
+    )
+    main, other = run_processes(2, ["-c", code], folder, timeout=60)
+    assert re.search(f"^False {message}", main.output), main
+    assert re.search(f"^True {message}", other.output), other
+    assert not (folder / "differs").exists()
+
+
+def test_a_mistake_is_said_once_per_machine(folder):
+    """The file of a method may be missing on one machine."""
+    environment = os.environ | {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    words = [sys.executable, "-m", "aag", "train", "--method", "missing.py:Mine"]
+    ended = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert ended.stderr.startswith("error (process 1): no such file: missing.py")
+
+
+@pytest.mark.parametrize(
     ("size", "words", "message"),
     [
+        (2, ["--batch-size", "128"], "batch size 128 exceeds the 96 training images; use --batch-size 64"),
         (2, ["--batch-size", "15"], "batch size 15 cannot be divided among 2 processes; use --batch-size 16"),
         (2, ["--bn-group-size", "16"], "the 8 images per process cannot be divided into batch norm groups of 16"),
         (2, ["--method", "nothing"], "unknown method 'nothing'"),

@@ -47,11 +47,12 @@ class Request:
 
 
 def run(arguments: list[str]) -> int:
-    is_main = read_launch().rank == 0
+    launch = read_launch()
+    is_main = launch.rank == 0
     try:
         request = parse_train(arguments)
-    except AAGError as error:
-        raise error if is_main else ReportedByMainError(str(error)) from error
+    except AAGError as error:  # said once per machine: a method's file may be missing on one
+        raise error if launch.local_rank == 0 else ReportedByMainError(str(error)) from error
     console = make_console(quiet=not is_main, ignore_write_errors=True)
     sets: Any = None
 

@@ -7,7 +7,6 @@
   exact pixels.
 """
 
-import io
 import os
 import re
 import stat
@@ -24,6 +23,8 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch.nn import functional as F
 
+from aag.data.image_limits import TimedBytes, TimedFile, is_tiff, read_jpeg
+from aag.data.image_limits import UnreadableImageError as UnreadableImageError
 from aag.data.memory import OverBudgetError, decoding_budget
 from aag.errors import first_line
 from aag.text import readable_bytes
@@ -45,10 +46,6 @@ _OTHER_BYTES_PER_PIXEL = 12
 _PROGRESSIVE_BYTES_PER_PIXEL = 8
 _SLOW_PIXELS = 16_000_000  # at most, for formats that Pillow decodes in Python
 _STRIP_PIXELS = 1 << 20  # that are converted at a time
-
-
-class UnreadableImageError(Exception):
-    """A file cannot be read as an image; the message is the reason."""
 
 
 @cache
@@ -77,9 +74,10 @@ def decode(source: Path | bytes, size: int) -> np.ndarray:
         # A JPEG can be decoded at a fraction of its size; twice the target is enough for the filter.
         image.draft(None, (2 * size, 2 * size))
         with _reserve_memory(image, whole, source):
+            content = read_jpeg(source) if image.format in ("JPEG", "MPO") else None
             decoder = _fast_jpeg_decoder() if image.format == "JPEG" and image.size == whole else None
-            if decoder and image.mode in ("RGB", "L"):
-                pixels = _decode_jpeg(source, decoder)
+            if decoder and content is not None and image.mode in ("RGB", "L"):
+                pixels = _decode_jpeg(content, decoder)
             else:
                 image.load()
                 pixels = _rgb_square(image)
@@ -135,11 +133,9 @@ def _fast_jpeg_decoder() -> Callable[[torch.Tensor, int, bool], torch.Tensor] | 
     return None
 
 
-def _decode_jpeg(source: Path | bytes, decoder: Callable[[torch.Tensor, int, bool], torch.Tensor]) -> np.ndarray:
+def _decode_jpeg(content: np.ndarray, decoder: Callable[[torch.Tensor, int, bool], torch.Tensor]) -> np.ndarray:
     """Return uint8 [H, W, 3]."""
     rgb = 3
-    # The copy is writable, as torch expects it.
-    content = np.frombuffer(source, np.uint8).copy() if isinstance(source, bytes) else np.fromfile(source, np.uint8)
     try:
         return decoder(torch.from_numpy(content), rgb, False).permute(1, 2, 0).numpy()
     except RuntimeError as error:  # "decode_jpeg, FILE.cpp:171, Image is incomplete or truncated"
@@ -179,13 +175,13 @@ def open_image(source: Path | bytes, formats: tuple[str, ...] | None = None) -> 
                 raise UnreadableImageError("not a regular file")  # opening a pipe would block
         if length == 0:
             raise UnreadableImageError("empty file")
-        if length > (largest := decoding_budget().total) and not _is_tiff(source):
-            # Some formats are read into memory as soon as they are opened.
-            found, limit = readable_bytes(length), readable_bytes(largest)
-            raise UnreadableImageError(f"the file has {found}, more than the {limit} of memory that may be used")
-        opened = io.BytesIO(source) if isinstance(source, bytes) else source
-        with Image.open(opened, formats=formats or readable_formats()) as image:
-            yield image
+        with TimedBytes(source) if isinstance(source, bytes) else TimedFile(source) as file:
+            if not is_tiff(file) and length > (largest := decoding_budget().total):
+                # Some formats are read into memory as soon as they are opened.
+                found, limit = readable_bytes(length), readable_bytes(largest)
+                raise UnreadableImageError(f"the file has {found}, more than the {limit} of memory that may be used")
+            with Image.open(file, formats=formats or readable_formats()) as image:
+                yield image
     except UnreadableImageError:
         raise
     except UnidentifiedImageError:
@@ -196,11 +192,6 @@ def open_image(source: Path | bytes, formats: tuple[str, ...] | None = None) -> 
         raise UnreadableImageError("no such file, or a broken link") from None
     except Exception as error:  # damaged files make the decoders raise nearly anything
         raise UnreadableImageError(first_line(error)[:120]) from None
-
-
-def _is_tiff(source: Path | bytes) -> bool:
-    with io.BytesIO(source[:4]) if isinstance(source, bytes) else source.open("rb") as file:
-        return file.read(4) in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 def _rgb_square(image: Image.Image) -> np.ndarray:

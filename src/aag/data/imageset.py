@@ -48,6 +48,7 @@ class ImageSet:
         images, labels, who = self.images, self.labels, f"image set {self.name!r} ({self.split})"
         if not isinstance(images, torch.Tensor) or images.dtype != torch.uint8:
             raise AAGError(f"{who}: images are {_kind(images)}, expected a tensor of torch.uint8 with values 0..255")
+        check_dense(f"{who}: images", images)
         if images.ndim != 4 or images.shape[2] != images.shape[3]:
             raise AAGError(f"{who}: images have the shape {list(images.shape)}, expected squares [N, C, S, S]")
         if not images.numel():
@@ -128,6 +129,12 @@ class ImageSet:
     @cached_property
     def _summary(self) -> PixelSummary:
         return summarize(self.images.cpu().numpy())
+
+
+def check_dense(what: str, images: torch.Tensor) -> None:
+    """Raise for a sparse tensor and for one without data."""
+    if images.layout != torch.strided or images.is_meta:
+        raise AAGError(f"{what} are {images.layout} on {images.device}; give a dense tensor on a CPU or GPU")
 
 
 def _kind(value: object) -> str:

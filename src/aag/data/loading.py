@@ -16,7 +16,7 @@ from aag.data.cache import read_dataset
 from aag.data.datasets import DATASETS, SPLITS, data_root
 from aag.data.holdout import check_holdout, hold_out
 from aag.data.hub import PREFIX as HUB_PREFIX
-from aag.data.imageset import ImageSet
+from aag.data.imageset import ImageSet, check_dense
 from aag.data.remote import is_url
 from aag.data.shard_files import find_shards, is_remote
 from aag.errors import AAGError, describe, unknown_name
@@ -140,6 +140,7 @@ def _as_image_set(images: Any, split: str, image_size: int | None) -> ImageSet:
     if images.ndim != 4 or 0 in images.shape:
         raise AAGError(f"{name} have the shape {list(images.shape)}, expected [N, C, H, W] with at least one image")
     if isinstance(images, torch.Tensor):
+        check_dense(name, images)
         if images.shape[3] in (1, 3) and images.shape[1] == images.shape[2] != images.shape[3]:
             raise AAGError(f"{name} have the shape {list(images.shape)}; move their channels: .permute(0, 3, 1, 2)")
     else:

@@ -17,6 +17,7 @@ from aag.data.shard_files import find_shards
 from aag.data.shards import Shards
 from aag.data.store import estimate_total
 from aag.errors import AAGError
+from aag.text import printable
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,10 @@ def survey(source: str | Path, sample: int = 200) -> Survey:
         return _survey_shards(shards["train"], sample)
     folder = str(source) if is_url(str(source)) else Path(os.path.expanduser(source))
     files, listing = list_files(folder)["train"]
-    sizes, sampled = _read_sizes(_sample_items(files, sample))
+    sizes, failures = _read_sizes(_sample_items(files, sample))
     if not sizes:
-        raise no_image_error(files.location, listing)
-    return _summarize(files.count, sizes, sampled)
+        raise no_image_error(files.location, listing, next(iter(failures), ""))
+    return _summarize(files.count, sizes, len(sizes) + len(failures))
 
 
 def _survey_shards(shards: Shards, sample: int) -> Survey:
@@ -53,11 +54,11 @@ def _survey_shards(shards: Shards, sample: int) -> Survey:
         if len(items) >= sample:
             break
     count = shards.count or (estimate_total(len(items), part) if len(items) >= sample else len(items))
-    sizes, sampled = _read_sizes((item, Path()) for item in items[:sample])
+    sizes, failures = _read_sizes((item, Path()) for item in items[:sample])
     if not sizes:
-        reason = next((f" (first: {item})" for item in items if isinstance(item, UnreadableImageError)), "")
-        raise AAGError(f"no readable image among the first {sampled} samples of {shards.location}{reason}")
-    return _summarize(count, sizes, sampled)
+        reason = f" (first: {failures[0]})" if failures else ""
+        raise AAGError(f"no readable image among the first {len(failures)} samples of {shards.location}{reason}")
+    return _summarize(count, sizes, len(sizes) + len(failures))
 
 
 def _sample_items(files: ImageFiles, sample: int) -> Iterator[tuple[Item, Path]]:
@@ -67,18 +68,18 @@ def _sample_items(files: ImageFiles, sample: int) -> Iterator[tuple[Item, Path]]
         yield from ((item, loaded.folder) for item in loaded.items)
 
 
-def _read_sizes(items: Iterator[tuple[Item, Path]]) -> tuple[list[tuple[int, int]], int]:
-    """Return width and height of each readable image, and the number of all."""
-    sizes, sampled = [], 0
+def _read_sizes(items: Iterator[tuple[Item, Path]]) -> tuple[list[tuple[int, int]], list[str]]:
+    """Return width and height of each readable image, and the reasons for the others, after the paths of files."""
+    sizes, failures = [], []
     with ignore_warnings():
         for item, folder in items:
-            sampled += 1
             try:
-                if not isinstance(item, UnreadableImageError):
-                    sizes.append(read_size(folder / item if isinstance(item, str) else item))
-            except UnreadableImageError:
-                continue
-    return sizes, sampled
+                if isinstance(item, UnreadableImageError):
+                    raise item
+                sizes.append(read_size(folder / item if isinstance(item, str) else item))
+            except UnreadableImageError as reason:
+                failures.append(f"{printable(item)}: {reason}" if isinstance(item, str) else str(reason))
+    return sizes, failures
 
 
 def _summarize(count: int, sizes: list[tuple[int, int]], sampled: int) -> Survey:

@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
 from aag.errors import AAGError, describe
+from aag.files import parse_json
 from aag.settings import AddedLater, Range, check_fields, to_json
 
 EDGES = "-edges"  # suffix of a network that sees edges instead of colours
@@ -116,8 +117,8 @@ class EncoderSpec(NetworkSettings):
     @classmethod
     def from_json(cls, text: str) -> Self:
         try:
-            values = json.loads(text)
-        except (ValueError, RecursionError):
+            values = parse_json(text)
+        except ValueError:
             values = None
         if not isinstance(values, dict):
             raise AAGError(f"not an encoder's description: {text[:60]!r}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from aag.data.datasets import DATASETS
 from aag.errors import AAGError
+from aag.files import read_text
 from aag.paper.experiments import Experiment
 from aag.runs import differences, flatten, projection_file
 
@@ -166,7 +167,7 @@ class Results:
     def _read(self, path: Path, schema: dict[str, type]) -> dict[str, Any] | None:
         """Read a file and check what tables and pages use of it."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_text(path))
             for name, kind in schema.items():
                 _check(content, name, kind)
             return content

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from aag.data.memory import available_memory
-from aag.serving.table import RESERVED, EmbeddingTable
+from aag.serving.table import RESERVED, EmbeddingTable, parse_metadata
 from aag.text import readable_bytes
 
 METADATA_KEY = b"aag"  # in the Parquet file's metadata; its value is JSON
@@ -75,7 +75,7 @@ def read_parquet(path: Path, leave_out: set[str]) -> EmbeddingTable:
         if _may_expand(file.metadata):
             _check_expansion(path, file.metadata, wanted)
         found = file.read(wanted)
-    metadata = json.loads((found.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    metadata = parse_metadata((found.schema.metadata or {}).get(METADATA_KEY, b"{}"))
     return EmbeddingTable(
         found["path"].to_pylist(),
         _matrix(found, "embedding"),

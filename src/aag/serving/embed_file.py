@@ -79,7 +79,7 @@ def _embed(
         ):
             parts.write(rows, table, skipped)
     found = [*source.skipped, *parts.skipped()]
-    count = parts.merge()
+    count = parts.merge(source.source)
     if found:
         write_bytes(skipped_file, "".join(f"{line}\n" for line in found).encode())
     else:
@@ -192,7 +192,7 @@ class _Parts:
     def skipped(self) -> list[str]:
         return [line for part in self._read() for line in json.loads(part.metadata["skipped"])]
 
-    def merge(self) -> int:
+    def merge(self, source: str) -> int:
         """Join all parts into the output file, atomically, remove them, and return the number of rows."""
         count = 0
 
@@ -206,7 +206,7 @@ class _Parts:
         if not any(len(part) for part in self._read()):
             reason = next(iter(self.skipped()), "it is empty")
             self._remove()
-            raise AAGError(f"no readable image for {self.out}: {reason}")
+            raise AAGError(f"no readable image in {source}: {reason}")
         write_tables(self.out, rows())
         self._remove()
         return count

@@ -18,6 +18,7 @@ from aag.nets import Encoder
 from aag.provenance import provenance
 from aag.runs import Run, projection_file
 from aag.settings import Precision
+from aag.training.checks import check_same_images
 from aag.training.runtime import choose_precision, choose_threads, find_device
 
 
@@ -77,6 +78,7 @@ def evaluate_run(
         loaded = first_per_machine(
             lambda: _load(run, source, data_root, device, precision, sets, progress=decoding_progress, **options)
         )
+        check_same_images(*loaded.sets)
         results = evaluate_encoder(
             loaded.encoder,
             *loaded.sets,

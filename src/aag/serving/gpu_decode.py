@@ -10,6 +10,7 @@ from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 
 from aag.data.decode import ORIENTATIONS, UnreadableImageError, centre_square, decode, open_image, read_orientation
+from aag.data.image_limits import read_jpeg
 
 
 def decode_batch(paths: list[Path], size: int, device: torch.device) -> tuple[Tensor, dict[int, str]]:
@@ -40,8 +41,9 @@ def _decode_jpeg(path: Path, device: torch.device) -> Tensor | None:
             if header.mode not in ("RGB", "L") or header.width * header.height > limit:
                 return None
             orientation = read_orientation(header)
-        encoded = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
-        return _upright(decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device), orientation)
+        return _upright(
+            decode_jpeg(torch.from_numpy(read_jpeg(path)), mode=ImageReadMode.RGB, device=device), orientation
+        )
     return None
 
 

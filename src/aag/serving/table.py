@@ -8,6 +8,7 @@ Embedding Atlas show as a picture. The file's metadata has the model, its networ
 import json
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -74,6 +75,16 @@ def write_tables(path: str | Path, tables: Iterable[EmbeddingTable]) -> None:
             from aag.serving.arrow import write_stream
 
             write_stream(temporary, suffix, tables)
+
+
+def parse_metadata(text: str | bytes) -> dict[str, str]:
+    """Return a table's metadata, which others may have written. Raises ValueError for what is not text by name."""
+    found = None
+    with suppress(ValueError, RecursionError):
+        found = json.loads(text)
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError("its metadata is not text by name")
+    return found
 
 
 def read_table(path: str | Path, *, features: bool = True, thumbnails: bool = True) -> EmbeddingTable:
@@ -198,5 +209,5 @@ def _read_npz(path: Path, leave_out: set[str]) -> EmbeddingTable:
             None if features is None else torch.from_numpy(features.astype(np.float32)),
             thumbnails,
             {name: found[name].tolist() for name in found if name not in RESERVED},
-            json.loads(str(found["metadata"])) if "metadata" in found else {},
+            parse_metadata(str(found["metadata"])) if "metadata" in found else {},
         )

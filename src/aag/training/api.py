@@ -12,16 +12,17 @@ from torch import nn
 from aag import data, nets
 from aag.data import TrainTestSets
 from aag.data.early import load_early
-from aag.distributed import first_per_machine, is_main, on_main, process_group, read_launch
+from aag.distributed import check_same, first_per_machine, is_main, on_main, process_group, read_launch
 from aag.errors import AAGError
 from aag.evaluate.health import verdict
 from aag.methods import Method, register_method
 from aag.nets import Encoder
 from aag.nets.pretrained import Normalisation
-from aag.runs import Run, RunSummary, summarize
-from aag.settings import Range, Settings
+from aag.runs import Run, RunSummary, flatten, summarize
+from aag.settings import Range, Settings, option, to_json
 from aag.training.callbacks import KNN, Callback, Health, ListSkipped
 from aag.training.checkpoints import Checkpoints
+from aag.training.checks import check_same_images
 from aag.training.defaults import (
     Choice,
     Plan,
@@ -204,6 +205,7 @@ def train_run(
         prepare_deterministic()  # before CUDA starts
     device = find_device(execution.device)
     with process_group(device), ExitStack() as stack:
+        check_same(_command_options(settings, recipe, execution), "start all with the same command")
         for_folder = given is not None and recipe == "auto" and sets is None and has_image_files(settings.data.source)
         given = given or ()
         plan = on_main(
@@ -218,6 +220,7 @@ def train_run(
         sets = sets or first_per_machine(lambda: _load(plan.settings, execution, progress, stack))
         if not settings.data.resize_size:
             settings = settings.replace(image_size=sets[0].image_size)  # which only the images can tell
+        check_same_images(*sets)
         on_loaded(sets)
         if backbone is None and (slow := slow_network_warning(settings, settings.data.image_size or 0, device)):
             say(f"warning: {slow}")
@@ -267,6 +270,12 @@ def _check_plan(plan: Plan, sets: TrainTestSets | None, backbone: nn.Module | No
         raise AAGError("start_early is for images that are decoded from files; leave it out")
     if plan.settings.data.start_early and plan.minutes:
         raise AAGError("--minutes cannot measure the speed while --start-early decodes images; give --epochs")
+
+
+def _command_options(settings: RunSettings, recipe: str, execution: Execution) -> dict[str, Any]:
+    """Return the options that all processes must share. Devices and folders may differ; only the main one has a run."""
+    options = {"recipe": recipe, **flatten(settings.to_json()), **to_json(execution)}
+    return {option(name): value for name, value in options.items() if name not in ("out", "device", "data_root")}
 
 
 def describe_choices(choices: Sequence[Choice]) -> list[str]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from aag import tensor_files
 from aag.errors import AAGError
+from aag.files import parse_json
 from aag.tensor_files import DamagedFileError
 
 FORMAT = 3  # 2 had a checksum of the tensors only
@@ -28,9 +29,9 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the state. Raise a DamagedFileError for a file that is not as it was written."""
     header = tensor_files.read_header(path)
     try:
-        about = json.loads(header.metadata["aag"])
+        about = parse_json(header.metadata["aag"])
         found, state = about["format"], about.get("state")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedFileError(f"{path} is damaged: it is not a checkpoint of aag") from error
     if found != FORMAT:
         raise AAGError(

@@ -2,7 +2,7 @@
 
 from aag.augment.base import CentreCropped
 from aag.data import ImageSet
-from aag.distributed import world_size
+from aag.distributed import check_same, world_size
 from aag.errors import AAGError
 from aag.methods import Method
 from aag.nets import Encoder
@@ -59,6 +59,13 @@ def check_low_res(method: Method, settings: TrainSettings) -> None:
                 f"--low-res-size cannot shrink the views of {type(augmentation).__name__} without a resized crop; "
                 "leave it out, or use --auxiliary-crop resized"
             )
+
+
+def check_same_images(images: ImageSet, test: ImageSet | None = None) -> None:
+    """Raise if processes have other images: they would train on different data, or wait for each other forever."""
+    found = {"the hash of the training images": images, "the hash of the test images": test}
+    hashes = {name: each.fingerprint() if each else "missing" for name, each in found.items()}
+    check_same(hashes, "give all processes the same data")
 
 
 def check_processes(encoder: Encoder, method: Method, settings: TrainSettings) -> None:

@@ -20,7 +20,7 @@ from aag.nets.pretrained import load_pretrained
 from aag.nets.sync_norm import average_running_statistics
 from aag.settings import TrainSettings
 from aag.training.batches import Batches
-from aag.training.checks import check_low_res, check_processes, check_sizes
+from aag.training.checks import check_low_res, check_processes, check_same_images, check_sizes
 from aag.training.encoders import draw_bn_scales, freeze, load_start_weights, zero_init_residual
 from aag.training.prefetch import fits_on_device
 from aag.training.runtime import Runtime, choose_precision, choose_runtime, find_device
@@ -54,7 +54,8 @@ class Engine:
         self.settings = settings = settings.resolve(choose_precision(device, settings.precision))
         self.encoder, self.method, self.image_set, self.images_on = encoder, method, images, images_on
         self.deterministic = deterministic and device.type == "cuda"
-        check_sizes(encoder, images, settings)
+        check_same_images(images)
+        on_main(lambda: check_sizes(encoder, images, settings))
         on_main(lambda: check_processes(encoder, method, settings))
         # The last partial batch is dropped, and so are batches that do not fill a window.
         self.steps_per_epoch = len(images) // (settings.batch_size * settings.accumulate) * settings.accumulate

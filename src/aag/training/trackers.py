@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from aag.errors import AAGError, first_line, unknown_name
-from aag.files import write_json
+from aag.files import read_json, write_json
 from aag.runs import flatten
 from aag.training.callbacks import Callback
 
@@ -185,7 +185,7 @@ def _plain(value: Any) -> str | int | float | bool:
 def _read_state(trainer: "Trainer") -> dict[str, Any]:
     """Return the ids that trackers saved in the run folder; empty if the file is missing or damaged."""
     try:
-        found = json.loads(trainer.run.tracker_file.read_text()) if trainer.run else {}
+        found = read_json(trainer.run.tracker_file) if trainer.run else {}
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
