@@ -25,13 +25,13 @@ RESUMED: dict[str, dict] = {
 # What each learns from in seconds on one core, besides its own recipe and `QUICK`, and the kNN that it is to gain.
 # Seeds 0, 1 and 2 gain 4 to 24, but for seed 0 of simclr, deepcluster and vicreg (10, 1.5 and 3): these use seed 1.
 # With views or targets swapped between the images of a batch, nothing can be learnt but to spread: they gain −12 to 8,
-# and in the mean −4 to 1 (amdim: 4).
+# and in the mean −4 to 1 (amdim: 4, aag-siam: 2).
 LEARNS: dict[str, tuple[dict, float]] = {
     "aag-mix": ({}, 10),
     "aag-nn": ({"neighbour_start": 0.5}, 9),
     "aag-relational": ({"queue": 256}, 12),
     # Without negatives, AutoAugment's views are too hard for so few images.
-    "aag-siam": ({"auxiliary": "basic", "epochs": 20, "head_width": 256, "embedding": 128, "bn_group_size": 16}, 4),
+    "aag-siam": ({"auxiliary": "basic", "epochs": 14, "head_width": 256, "embedding": 128, "bn_group_size": 16}, 5),
     # One view an image makes an epoch cheap; the bank needs many before its rows stand for the images.
     "instance": ({"epochs": 30, "batch_size": 32}, 4),
     "isif": ({"bn_group_size": 0}, 5),
