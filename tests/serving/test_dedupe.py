@@ -105,6 +105,14 @@ def test_the_largest_picture_is_kept_and_identical_files_are_said(embedder, fold
     assert sorted(path.name for path in folder.iterdir())[0] == "a.png"  # nothing was deleted
 
 
+def test_a_file_is_kept_rather_than_a_link_to_it(embedder, folder):
+    for path in folder.iterdir():
+        path.rename(path.with_name("z" + path.name))
+    (folder / "a link.png").symlink_to(folder / "zc large.png")
+    best, link, *_ = find_duplicates(embed_folder(embedder, folder), threshold=THRESHOLD)
+    assert (best.path, link.path, link.identical) == ("zc large.png", "a link.png", True)
+
+
 def test_files_that_are_gone_are_still_grouped(embedder, folder):
     table = embed_folder(embedder, folder)
     for path in folder.iterdir():

@@ -56,8 +56,8 @@ def find_duplicates(
 
     Two images are similar if their cosine reaches `threshold` and their pixels, at 16×16 and possibly mirrored, differ
     little. The pixels guard against a poor encoder, which maps different images to the same embedding. They are
-    compared where the files still exist. The image with the most pixels is kept, then the largest file, then the first
-    path.
+    compared where the files still exist. The image with the most pixels is kept, then the largest file, then a file
+    rather than a link, then the first path.
     """
     if not 0 < threshold <= 1:
         raise AAGError(f"--threshold {threshold} is out of range; use a number above 0 and at most 1")
@@ -69,9 +69,9 @@ def find_duplicates(
     facts = {row: _file_facts(Path(folder, table.names[row])) for group in linked for row in group}
     load = picture_loader(table, CHECKED_SIDE, data_root=data_root)
 
-    def rank(row: int) -> tuple[int, int, str]:
+    def rank(row: int) -> tuple[int, int, bool, str]:
         width, height, size = facts[row]
-        return -(width or 0) * (height or 0), -(size or 0), table.names[row]
+        return -(width or 0) * (height or 0), -(size or 0), _is_link(folder, table.names[row]), table.names[row]
 
     groups: list[list[int]] = []
     for rows in linked:
@@ -180,6 +180,11 @@ def _file_facts(path: Path) -> tuple[int | None, int | None, int | None]:
         return *read_size(path), os.stat(path).st_size
     except (UnreadableImageError, OSError):
         return None, None, None
+
+
+def _is_link(folder: str, name: str) -> bool:
+    """Return whether the path below the folder contains a link: if its target were removed, nothing would be left."""
+    return os.path.realpath(Path(folder, name)) != os.path.join(os.path.realpath(folder), name)
 
 
 def _digest(path: Path) -> bytes | None:
