@@ -242,6 +242,10 @@ def test_channels_follow_from_the_mean():
     [
         (nn.Conv2d(3, 4, 3), r"Conv2d returns shape \[1, 4, 30, 30\] for one image; a backbone must return"),
         (nn.Conv2d(1, 4, 3), "Conv2d cannot take 32×32 images: "),
+        (
+            nn.AdaptiveMaxPool2d(1, return_indices=True),
+            "returns a tuple for one image; a backbone must return a tensor",
+        ),
     ],
 )
 def test_bad_backbones_are_refused(backbone, line):
