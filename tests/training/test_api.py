@@ -88,6 +88,11 @@ def test_other_images_are_refused(train, images, message, tmp_path):
 # --- networks and methods ---------------------------------------------------------------------------------------------
 
 
+def test_a_network_that_is_not_built_is_refused(train):
+    with pytest.raises(AAGError, match=r"network is a name or an nn.Module object, not <class"):
+        train(network=MyBackbone)
+
+
 class MyBackbone(nn.Module):
     """Any module from images to features."""
 
