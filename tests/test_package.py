@@ -65,6 +65,8 @@ def test_every_public_name_is_there():
     for name in aag.__all__:
         assert getattr(aag, name) is not None
     assert set(aag.__all__) <= set(dir(aag))
+    for package in (aag.data, aag.serving):
+        assert set(package.__all__) <= set(dir(package))
     with pytest.raises(AttributeError, match="no attribute 'loses'"):
         aag.loses  # noqa: B018
 

@@ -160,6 +160,7 @@ def gather_batch(x: Tensor, dim: int) -> Tensor:
 
     Every process must compute the same loss from the result, and call backward on that loss divided by the number of
     processes. Summed over processes, all gradients are then those of one process with the whole batch.
+    DistributedDataParallel averages them instead: leave the loss undivided there.
     """
     return _GatherBatch.apply(x, dim) if is_distributed() else x
 

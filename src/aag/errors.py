@@ -28,7 +28,10 @@ class KernelsUnsupportedError(AAGError):
 def unknown_name(what: str, name: object, known: Iterable[str], hint: str = "") -> AAGError:
     """Return the error for a name that is not among the known ones; it proposes similar names."""
     names = sorted(known)
-    near = get_close_matches(name.lower()[:MAX_VALUE] if isinstance(name, str) else "", names, n=3, cutoff=0.5)
+    wanted = name.lower()[:MAX_VALUE] if isinstance(name, str) else ""
+    initials = "".join(word[:1] for word in wanted.strip("-").replace("_", "-").split("-"))  # learning_rate: lr
+    near = [each for each in names if len(initials) > 1 and each.strip("-") == initials]
+    near = near or get_close_matches(wanted, names, n=3, cutoff=0.5)
     advice = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names[:20])}"
     return AAGError(f"unknown {what} {describe(name)}; {advice}" + (f" ({hint})" if hint else ""))
 

@@ -151,6 +151,13 @@ def test_dedupe_keeps_different_pictures_at_any_threshold(model, photos):
     assert 1 <= sum(not row["keep"] for row in rows) <= 10
 
 
+def test_dedupe_warns_if_it_cannot_compare_all_images(model, photos, monkeypatch):
+    monkeypatch.setattr("aag.serving.dedupe.MAX_PAIRS", 1)
+    ran = aag_("dedupe", model, photos, "--threshold", "0.1", "--json", "--device", "cpu")
+    assert "warning: 40 images have nearly the same embedding; " in ran.err
+    json.loads(ran.out)
+
+
 def test_cluster_prints_groups_and_their_agreement_with_folders(model, photos):
     ran = aag_("cluster", model, photos, "--clusters", "3", "--device", "cpu")
     assert ran.code == 0

@@ -326,3 +326,7 @@ def test_a_loss_that_returns_something_else_is_named(output, photographs):
     step = Step(made.step.encoder, Odd(), made.step.settings, made.step.runtime)
     with pytest.raises(AAGError, match=r"Odd\.loss must return a StepOutput that logs 2 numbers"):
         step(made.batch(), 0.1)
+    Odd.log_names = ()
+    step = Step(made.step.encoder, Odd(), made.step.settings, made.step.runtime)
+    with pytest.raises(AAGError, match=r"Odd\.loss must return a StepOutput\(loss\)"):
+        step(made.batch(), 0.1)

@@ -84,7 +84,10 @@ def test_one_image_and_none(encoder):
 @pytest.mark.parametrize(
     ("images", "line"),
     [
-        (np.zeros((2, 32, 32, 3), np.uint8), r"expected a tensor .*; got ndarray; use torch.as_tensor\(images\)"),
+        (
+            np.zeros((2, 32, 32, 3), np.uint8),
+            r"expected a tensor .*; got ndarray; use torch.as_tensor\(array\), or aag.data.load",
+        ),
         (torch.zeros(2, 32, 32, 3), r"expected a tensor .*; got shape \[2, 32, 32, 3\]; .*movedim\(-1, -3\)"),
         (torch.zeros(32, 32), r"expected a tensor .*; got shape \[32, 32\]"),
         (torch.zeros(2, 3, 32, 32, dtype=torch.int64), "expected a tensor .*; got torch.int64"),
@@ -242,6 +245,10 @@ def test_channels_follow_from_the_mean():
     [
         (nn.Conv2d(3, 4, 3), r"Conv2d returns shape \[1, 4, 30, 30\] for one image; a backbone must return"),
         (nn.Conv2d(1, 4, 3), "Conv2d cannot take 32×32 images: "),
+        (
+            nn.AdaptiveMaxPool2d(1, return_indices=True),
+            "returns a tuple for one image; a backbone must return a tensor",
+        ),
     ],
 )
 def test_bad_backbones_are_refused(backbone, line):

@@ -27,7 +27,7 @@ def test_the_sweep_by_batch_size(folder):
         "kNN: 85.00 at 32, 87.90 at 64, 88.87 (88.70–89.00, n = 3) at 128, 88.00 at 256, 86.10 at 512."
     )
     assert one.findings[1] == (
-        "The best batch size by kNN is 128 (88.87), of 5 run; 512, the largest, is lower by 2.77. "
+        "The best batch size by kNN is 128 (88.87), of 5 tried; 512, the largest, is lower by 2.77. "
         "It falls from 128 to 256, from 256 to 512. All lie within 3.87."
     )
     assert one.findings[2] == "kNN, 20 of 200 epochs: 61.00 at 1024."
@@ -38,8 +38,8 @@ def test_the_sweep_by_batch_size(folder):
 def test_the_sweep_by_epochs(folder):
     one = found(folder, "figure2")
     assert (
-        "The best number of epochs by kNN is 1000 (91.30), of 5 run, the largest. It never falls. All lie within 2.43."
-        in one.findings
+        "The best number of epochs by kNN is 1000 (91.30), of 5 tried, the largest. It never falls. "
+        "All lie within 2.43." in one.findings
     )
     assert "Linear evaluation is above kNN at 5 of 5 points." in one.findings
     assert "kNN, other lengths: 86.80 at 100." in one.findings

@@ -11,7 +11,7 @@ from PIL import Image
 from scipy.sparse.csgraph import connected_components
 
 from aag.errors import AAGError
-from aag.serving import components
+from aag.serving import components, dedupe
 from aag.serving.components import bounding_rows, connect_similar
 from aag.serving.dedupe import duplicates_sheet, find_duplicates, write_duplicates
 from aag.serving.embed import embed_folder
@@ -105,6 +105,14 @@ def test_the_largest_picture_is_kept_and_identical_files_are_said(embedder, fold
     assert sorted(path.name for path in folder.iterdir())[0] == "a.png"  # nothing was deleted
 
 
+def test_a_file_is_kept_rather_than_a_link_to_it(embedder, folder):
+    for path in folder.iterdir():
+        path.rename(path.with_name("z" + path.name))
+    (folder / "a link.png").symlink_to(folder / "zc large.png")
+    best, link, *_ = find_duplicates(embed_folder(embedder, folder), threshold=THRESHOLD)
+    assert (best.path, link.path, link.identical) == ("zc large.png", "a link.png", True)
+
+
 def test_files_that_are_gone_are_still_grouped(embedder, folder):
     table = embed_folder(embedder, folder)
     for path in folder.iterdir():
@@ -161,6 +169,28 @@ def test_images_with_one_embedding_and_other_pixels_are_kept(tmp_path):
         frozenset({"a.png", "mirrored.png"}),
         frozenset({"white.png", "nearly-white.png"}),
     }
+
+
+def test_large_components_are_split_completely_or_said(monkeypatch, caplog):
+    """The slow version takes the first row, and all rows similar to it, until none is left."""
+    rows = noisy_rows(1500, 16, 0.2, 1)
+    table = EmbeddingTable([f"{i:04d}" for i in range(len(rows))], rows)
+    similar = (rows @ rows.T).numpy() >= 0.8 - components.ROUNDING
+    left, groups = list(range(len(rows))), set()
+    while left:
+        group = [row for row in left if row == left[0] or similar[left[0], row]]
+        groups |= {tuple(group)} if len(group) > 1 else set()
+        left = [row for row in left if row not in group]
+
+    def found_groups():
+        found = find_duplicates(table, threshold=0.8)
+        return {tuple(each.index for each in found if each.group == i + 1) for i in range(found[-1].group)}
+
+    assert found_groups() == groups
+    assert not caplog.messages
+    monkeypatch.setattr(dedupe, "MAX_PAIRS", 1)
+    assert found_groups() < groups
+    assert "images have nearly the same embedding" in caplog.text
 
 
 def test_each_image_that_could_go_is_similar_to_the_kept_one():

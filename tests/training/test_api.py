@@ -75,7 +75,7 @@ def test_a_labelled_pair_is_evaluated_by_knn(train, photographs):
         (torch.zeros(8, 3, 16, 16, dtype=torch.uint8).to_sparse(), "are torch.sparse_coo on cpu; give a dense tensor"),
         (torch.zeros(8, 3, 16, 16, dtype=torch.uint8, device="meta"), "are torch.strided on meta; give a dense tensor"),
         (torch.zeros(8, 16, 16, dtype=torch.uint8), r"expected \[N, C, H, W\]"),
-        ([1, 2, 3], "expected an ImageSet"),
+        ([1, 2, 3], "expected an ImageSet.*; stack the images of a list or Dataset"),
         ("nowhere/images", "no such file or folder: nowhere/images"),
     ],
 )
@@ -86,6 +86,11 @@ def test_other_images_are_refused(train, images, message, tmp_path):
 
 
 # --- networks and methods ---------------------------------------------------------------------------------------------
+
+
+def test_a_network_that_is_not_built_is_refused(train):
+    with pytest.raises(AAGError, match=r"network is a name or an nn.Module object, not <class"):
+        train(network=MyBackbone)
 
 
 class MyBackbone(nn.Module):

@@ -134,6 +134,7 @@ FLAT_EARLY = [0.02, 0.59, 0.6, 0.6, 0.6, 0.6, 0.64, 0.7, 0.76]  # the falling le
         ([{**row, "epoch": row["epoch"] // 10} for row in rows([0.02, 0.2])], "too few epochs"),
         (rows([0.02]), ""),
         ([{**row, "step": 60} for row in rows([0.02, 0.1], rank=1.2)], "Too early to judge, after 60 steps"),
+        ([{**row, "step": 1} for row in rows([0.02, 0.1])], "Too early to judge, after 1 step:"),
         ([], ""),
     ],
 )

@@ -22,6 +22,10 @@ def refused(settings: RunSettings = PAPER, **changes: Any) -> str:
     return str(caught.value)
 
 
+def test_an_option_is_found_by_its_initials():
+    assert refused(learning_rate=0.1) == "unknown option of --method aag 'learning_rate'; did you mean lr?"
+
+
 @pytest.mark.parametrize(
     ("field", "value", "near"),
     [

@@ -218,6 +218,8 @@ def test_wrong_parts_are_refused(images, photographs):
     ):
         with pytest.raises(AAGError, match=message):
             Trainer(*parts)
+    with pytest.raises(AAGError, match=r"a callback is an object of a subclass of aag.training.Callback, not <class"):
+        Trainer(encoder, method, images, callbacks=[Callback])
     with pytest.raises(AAGError, match="Trainer takes run of type Run, not str"):
         make(images, "runs/mine")
 

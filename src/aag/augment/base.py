@@ -146,7 +146,8 @@ def as_batch(images: Tensor, *, allow_float: bool = True) -> Tensor:
     """Return images [B, 3, H, W], or a single image [3, H, W] as a batch of one."""
     expected = f"expected RGB images [B, 3, H, W] or [3, H, W], uint8{' or float in [0, 1]' * allow_float}"
     if not isinstance(images, Tensor):
-        raise AAGError(f"{expected}; got {type(images).__name__}; use torch.as_tensor(images)")
+        hint = "use torch.as_tensor(array), or aag.data.load(path).images"
+        raise AAGError(f"{expected}; got {type(images).__name__}; {hint}")
     got = f"got {images.dtype} {list(images.shape)}"
     if images.layout != torch.strided or images.is_meta:
         raise AAGError(f"{expected}; got {images.layout} on {images.device}, which holds no pixels to read")

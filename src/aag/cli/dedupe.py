@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from aag.cli.output import Printer, embedding_progress, make_console, print_rows
+from aag.cli.output import Printer, decoding_progress, embedding_progress, make_console, print_rows
 from aag.cli.parsing import parse
 from aag.serving.options import DUPLICATE_COSINE
 from aag.signals import hold_stops
@@ -49,7 +49,8 @@ def run(arguments: list[str]) -> int:
     embedder = Embedder(options.model, device=options.device)
     with embedding_progress() as progress:
         table = load_or_embed(embedder, options.images, data_root=options.data_root, on_progress=progress)
-    found = find_duplicates(table, threshold=options.threshold, device=embedder.device, data_root=options.data_root)
+    with decoding_progress():  # prints what the library logs
+        found = find_duplicates(table, threshold=options.threshold, device=embedder.device, data_root=options.data_root)
     write_duplicates(options.out, found)
     if options.sheet != "none" and found:
         write_sheet(Path(options.sheet), duplicates_sheet(table, found, data_root=options.data_root))

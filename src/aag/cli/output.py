@@ -17,7 +17,7 @@ from rich.text import Text
 from aag.cli.streams import FaultTolerantStream
 from aag.text import column_texts
 
-USER_LOGGERS = ("aag.data", "aag.locks", "aag.training")  # their messages are for users
+USER_LOGGERS = ("aag.data", "aag.locks", "aag.serving", "aag.training")  # their messages are for users
 MAX_UNWRAPPED_WIDTH = 12  # characters; narrower columns are never wrapped
 
 

@@ -132,7 +132,8 @@ def _as_image_set(images: Any, split: str, image_size: int | None) -> ImageSet:
     if not isinstance(images, torch.Tensor | np.ndarray):
         raise AAGError(
             f"{split} images are a {type(images).__name__}; expected an ImageSet, a uint8 tensor [N, C, H, W], a uint8 "
-            "array [N, H, W, C], a pair (train, test) of those, a path or the name of a data set"
+            "array [N, H, W, C], a pair (train, test) of those, a path or the name of a data set; stack the images of "
+            "a list or Dataset with torch.stack"
         )
     name = f"{split} images"
     if images.dtype not in (torch.uint8, np.uint8):

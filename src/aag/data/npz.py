@@ -58,7 +58,8 @@ def _read(path: Path, content: Arrays, splits: Collection[str]) -> dict[str, Spl
         prefixes["train"] = ""
     if f"{prefixes['train']}images" not in content:
         found = printable(", ".join(sorted(content)[:8]))[:200] or "nothing"
-        raise AAGError(f"{path} contains {found}; expected train_images (and test_images) or images, each with labels")
+        expected = "images, or train_images and test_images; labels are optional"
+        raise AAGError(f"{path} contains {found}; expected {expected}")
     if "test_labels" in content and "test_images" not in content:
         raise AAGError(f"{path} contains test_labels but no test_images")
     labels = {split: _labels(path, content, split, prefix) for split, prefix in prefixes.items()}

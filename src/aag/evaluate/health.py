@@ -15,6 +15,7 @@ from aag.errors import AAGError
 from aag.evaluate.knn import check_features, check_same_width
 from aag.rng import Stream, keys, permutation
 from aag.settings import Range, check_value
+from aag.text import pluralize
 
 MAX_IMAGES, MIN_IMAGES = 2048, 256  # of the subset
 CHUNK_PIXELS = 2**21  # per view that is made at once
@@ -170,7 +171,8 @@ def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
         return ""
     last = trained[-1]
     if last["step"] < MIN_STEPS:
-        return f"Too early to judge, after {last['step']} steps: train longer, with more --epochs or --minutes."
+        steps = pluralize(last["step"], "step")
+        return f"Too early to judge, after {steps}: train longer, with more --epochs or --minutes."
     state = f"rank {last['rank']:.0f} of {last['dimensions']}"
     if is_collapsed(last):
         return f"Collapsed: images get nearly the same embedding ({state}); start again with a tenth of --lr."

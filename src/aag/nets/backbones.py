@@ -116,11 +116,13 @@ def _feature_dim(module: nn.Module, spec: EncoderSpec, name: str) -> int:
     like = next(module.parameters(), torch.empty(0))
     with eval_mode(module):
         try:
-            shape = module(like.new_zeros(1, spec.channels, spec.image_size, spec.image_size)).shape
+            features = module(like.new_zeros(1, spec.channels, spec.image_size, spec.image_size))
         except Exception as error:  # third-party modules raise anything
             raise _size_error(name, spec, error) from error
-    if len(shape) != 2 or shape[1] == 0:
-        raise AAGError(f"{name} returns shape {list(shape)} for one image; a backbone must return [1, features]")
+    shape = list(features.shape) if isinstance(features, torch.Tensor) else None
+    if shape is None or len(shape) != 2 or shape[1] == 0:
+        found = f"a {type(features).__name__}" if shape is None else f"shape {shape}"
+        raise AAGError(f"{name} returns {found} for one image; a backbone must return a tensor [1, features]")
     return shape[1]
 
 

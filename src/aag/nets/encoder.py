@@ -111,7 +111,8 @@ class Encoder(nn.Module):
         channels, size = self.spec.channels, self.spec.image_size
         expected = f"expected a tensor [N, {channels}, H, W], uint8 or float in [0, 1]"
         if not isinstance(images, Tensor):
-            raise AAGError(f"{expected}; got {type(images).__name__}; use torch.as_tensor(images)")
+            hint = "use torch.as_tensor(array), or aag.data.load(path).images"
+            raise AAGError(f"{expected}; got {type(images).__name__}; {hint}")
         if images.ndim == 3:
             images = images.unsqueeze(0)
         if images.ndim != 4 or images.shape[1] != channels:

@@ -241,7 +241,7 @@ def _find_other_lengths(figure: Figure, results: Results) -> list[Experiment]:
 def _describe_trend(figure: Figure, name: str, points: Points) -> str:
     best, last = max(points, key=lambda point: (point[1], point[0])), points[-1]
     what = "number of epochs" if figure.x == "epochs" else figure.x
-    text = f"The best {what} by {name} is {best[0]:g} ({best[1]:.2f}), of {len(points)} run"
+    text = f"The best {what} by {name} is {best[0]:g} ({best[1]:.2f}), of {len(points)} tried"
     text += ", the largest" if best == last else f"; {last[0]:g}, the largest, is lower by {best[1] - last[1]:.2f}"
     falls = [f"from {a[0]:g} to {b[0]:g}" for a, b in pairwise(points) if b[1] < a[1]]
     text += f". It falls {', '.join(falls)}" if falls else ". It never falls"

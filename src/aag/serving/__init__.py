@@ -23,3 +23,7 @@ __getattr__ = lazy_names(
         "write_comparison": "compare", "write_projection": "evaluation", "write_report": "report",
     },
 )  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,6 +1,7 @@
 """Find near-duplicate images and suggest which of each group to keep. Nothing is deleted."""
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from aag.serving.search import picture_loader
 from aag.serving.sheets import GREEN, Section, Tile, make_sheet
 from aag.serving.sources import is_image_set
 from aag.serving.table import EmbeddingTable
+from aag.text import pluralize
+
+_log = logging.getLogger(__name__)
 
 CHECKED_SIDE = 16  # pixels of the small copies that are compared
 MAX_DIFFERENCE, FLAT_DEVIATION, MIN_CORRELATION = (
@@ -26,7 +30,8 @@ MAX_DIFFERENCE, FLAT_DEVIATION, MIN_CORRELATION = (
     4.0,
     0.7,
 )  # mean difference, deviation (both of 255), correlation
-MAX_COMPONENT_GROUPS = 1000  # groups of one component; its other images are kept
+BLOCK = 32  # images whose group is looked for at once
+MAX_PAIRS = 10**9  # pairs that are compared in one component; its other images are kept
 MAX_TILES = 18  # of a group on the contact sheet
 
 
@@ -56,8 +61,8 @@ def find_duplicates(
 
     Two images are similar if their cosine reaches `threshold` and their pixels, at 16×16 and possibly mirrored, differ
     little. The pixels guard against a poor encoder, which maps different images to the same embedding. They are
-    compared where the files still exist. The image with the most pixels is kept, then the largest file, then the first
-    path.
+    compared where the files still exist. The image with the most pixels is kept, then the largest file, then a file
+    rather than a link, then the first path.
     """
     if not 0 < threshold <= 1:
         raise AAGError(f"--threshold {threshold} is out of range; use a number above 0 and at most 1")
@@ -69,14 +74,14 @@ def find_duplicates(
     facts = {row: _file_facts(Path(folder, table.names[row])) for group in linked for row in group}
     load = picture_loader(table, CHECKED_SIDE, data_root=data_root)
 
-    def rank(row: int) -> tuple[int, int, str]:
+    def rank(row: int) -> tuple[int, int, bool, str]:
         width, height, size = facts[row]
-        return -(width or 0) * (height or 0), -(size or 0), table.names[row]
+        return -(width or 0) * (height or 0), -(size or 0), _is_link(folder, table.names[row]), table.names[row]
 
     groups: list[list[int]] = []
     for rows in linked:
         rows.sort(key=rank)
-        groups += _split_component(table.embeddings, rows, threshold, _small_pictures(load, rows))
+        groups += _split_component(table.embeddings, rows, threshold, _SmallPictures.load(load, rows))
     groups.sort(key=lambda group: (-len(group), min(group)))
     found = []
     for number, group in enumerate(groups, 1):
@@ -96,47 +101,75 @@ def count_missing(table: EmbeddingTable, found: Sequence[Duplicate]) -> int:
 
 
 def _split_component(
-    embeddings: torch.Tensor, rows: list[int], threshold: float, pictures: np.ndarray | None
+    embeddings: torch.Tensor, rows: list[int], threshold: float, pictures: "_SmallPictures | None"
 ) -> Iterator[list[int]]:
     """Yield groups of connected rows, which are sorted by quality: the best remaining row and all rows similar to it.
 
     A component may be a chain whose ends differ. So each removed image must be similar to the kept one itself.
     """
-    row, left = torch.tensor(rows), np.arange(len(rows))
-    for _ in range(MAX_COMPONENT_GROUPS):
-        if len(left) < 2:
+    unit_rows, left, pairs = embeddings[rows], np.arange(len(rows)), 0
+    while len(left) > 1:
+        if pairs > MAX_PAIRS:
+            _log.warning(
+                "%s have nearly the same embedding; %s of them were not compared: use a higher --threshold, or "
+                "train longer",
+                pluralize(len(rows), "image"),
+                f"{len(left):,}",
+            )
             return
-        near = (embeddings[row[left]] @ embeddings[row[left[0]]] >= threshold - ROUNDING).numpy()
+        best = left[:BLOCK]
+        pairs += len(left) * len(best)
+        near = (unit_rows[left] @ unit_rows[best].T >= threshold - ROUNDING).numpy()  # [left, best]
         if pictures is not None:
-            near &= _pixels_match(pictures[left[0]], pictures[left])
-        near[0] = True
-        if near.sum() > 1:
-            yield row[left[near]].tolist()
-        left = left[~near]
+            pictures.drop_different(near, left)
+        free = np.ones(len(left), dtype=bool)
+        for column in range(len(best)):
+            if free[column]:
+                free[column] = False
+                similar = np.flatnonzero(free & near[:, column])
+                free[similar] = False
+                if len(similar):
+                    yield [rows[place] for place in left[[column, *similar]]]
+        left = left[free]
 
 
-def _small_pictures(load: Callable[[int], np.ndarray | None], rows: list[int]) -> np.ndarray | None:
-    """Return float32 [len(rows), side, side, 3]: NaN for a picture that cannot be loaded, None if none can."""
-    pictures = np.full((len(rows), CHECKED_SIDE, CHECKED_SIDE, 3), np.nan, np.float32)
-    for position, row in enumerate(rows):
-        if (picture := load(row)) is not None:
-            pictures[position] = picture
-    return None if np.isnan(pictures).all() else pictures
+class _SmallPictures:
+    """Small copies of images. Two match in brightness and, unless both are flat, in pattern; a missing one always."""
 
+    def __init__(self, pixels: np.ndarray, missing: np.ndarray) -> None:
+        self.pixels, self.missing = pixels, missing  # uint8 [n, S, S, 3], bool [n]
+        self.pattern = pixels - pixels.mean(axis=(1, 2), keepdims=True, dtype=np.float32)
+        self.deviation = self.pattern.std(axis=(1, 2, 3))
 
-def _pixels_match(one: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return which of `others` [n, S, S, 3] resemble `one`, in brightness and, unless both are flat, in pattern.
+    @classmethod
+    def load(cls, load: Callable[[int], np.ndarray | None], rows: list[int]) -> "_SmallPictures | None":
+        """Load the pictures of the rows; None if there is none."""
+        pixels = np.zeros((len(rows), CHECKED_SIDE, CHECKED_SIDE, 3), np.uint8)
+        missing = np.zeros(len(rows), dtype=bool)
+        for position, row in enumerate(rows):
+            if (picture := load(row)) is None:
+                missing[position] = True
+            else:
+                pixels[position] = picture
+        return None if missing.all() else cls(pixels, missing)
 
-    Missing pictures (NaN) match everything.
-    """
-    match = np.isnan(others[:, 0, 0, 0]) | np.isnan(one[0, 0, 0])
-    for copy in (one, one[:, ::-1]):
-        a, b = copy - copy.mean(axis=(0, 1)), others - others.mean(axis=(1, 2), keepdims=True)
-        deviation_a, deviation_b = a.std(), b.std(axis=(1, 2, 3))
-        alike = (a * b).mean(axis=(1, 2, 3)) >= MIN_CORRELATION * deviation_a * deviation_b
-        flat = np.maximum(deviation_a, deviation_b) < FLAT_DEVIATION
-        match |= (np.abs(copy - others).mean(axis=(1, 2, 3)) <= MAX_DIFFERENCE) & (alike | flat)
-    return match
+    def drop_different(self, near: np.ndarray, left: np.ndarray) -> None:
+        """Set near [left, best] to False where pictures do not match; `best` are the first of `left`."""
+        best = left[: near.shape[1]]
+        matches = self.missing[left, None] | self.missing[best]
+        deviation, best_deviation = self.deviation[left, None], self.deviation[best]
+        flat = np.maximum(deviation, best_deviation) < FLAT_DEVIATION
+        least = MIN_CORRELATION * self.pattern[0].size * deviation * best_deviation
+        patterns = self.pattern[left].reshape(len(left), -1)
+        for mirror in (1, -1):
+            alike = patterns @ self.pattern[best, :, ::mirror].reshape(len(best), -1).T >= least
+            candidates = near & (alike | flat) & ~matches
+            for column, one in enumerate(best):
+                found = np.flatnonzero(candidates[:, column])
+                copy = self.pixels[one, :, ::mirror].astype(np.int16)
+                difference = np.abs(self.pixels[left[found]] - copy).mean(axis=(1, 2, 3))
+                matches[found, column] = difference <= MAX_DIFFERENCE
+        near &= matches
 
 
 def write_duplicates(path: Path, found: Sequence[Duplicate]) -> None:
@@ -180,6 +213,11 @@ def _file_facts(path: Path) -> tuple[int | None, int | None, int | None]:
         return *read_size(path), os.stat(path).st_size
     except (UnreadableImageError, OSError):
         return None, None, None
+
+
+def _is_link(folder: str, name: str) -> bool:
+    """Return whether the path below the folder contains a link: if its target were removed, nothing would be left."""
+    return os.path.realpath(Path(folder, name)) != os.path.join(os.path.realpath(folder), name)
 
 
 def _digest(path: Path) -> bytes | None:

@@ -90,10 +90,10 @@ def _tsne(rows: Tensor, graph: Tensor, seed: int, on_progress: Progress) -> Tens
 
 def _initial_positions(rows: Tensor, seed: int) -> Tensor:
     """Return the two main directions [N, 2], scaled to 1e-4, with a little noise for rows that are equal."""
-    centred = rows.float() - rows.float().mean(dim=0)
+    centred = rows.double() - rows.double().mean(dim=0)  # in fp32, eigh can fail on equal rows
     _, directions = torch.linalg.eigh(centred.T @ centred)
     plane = torch.zeros(len(rows), 2, device=rows.device)
-    main = centred @ directions[:, -2:].flip(1)
+    main = (centred @ directions[:, -2:].flip(1)).float()
     plane[:, : main.shape[1]] = main
     plane /= plane[:, 0].std(correction=0).clamp_min(1e-12)
     noise = uniforms(keys(seed, 0, torch.arange(len(rows), device=rows.device)), 2) - 0.5

@@ -13,7 +13,7 @@ from aag import data, nets
 from aag.data import TrainTestSets
 from aag.data.early import load_early
 from aag.distributed import check_same, first_per_machine, is_main, on_main, process_group, read_launch
-from aag.errors import AAGError
+from aag.errors import AAGError, describe
 from aag.evaluate.health import verdict
 from aag.methods import Method, register_method
 from aag.nets import Encoder
@@ -139,6 +139,8 @@ def train(
     if "data" in options:
         raise AAGError("data is given as the first argument; leave data= out")
     if network is not None:
+        if not isinstance(network, str | nn.Module):
+            raise AAGError(f"network is a name or an nn.Module object, not {describe(network)}")
         options["network"] = f"custom:{type(network).__name__}" if isinstance(network, nn.Module) else network
     if own_method:
         if own := {each.name for each in fields(own_method.settings)} & options.keys():

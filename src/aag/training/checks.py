@@ -1,16 +1,21 @@
 """Checks of `Trainer`: parts of the wrong type or size, and batches that processes cannot divide."""
 
+from collections.abc import Iterable
+
 from aag.augment.base import CentreCropped
 from aag.data import ImageSet
 from aag.distributed import check_same, world_size
-from aag.errors import AAGError
+from aag.errors import AAGError, describe
 from aag.methods import Method
 from aag.nets import Encoder
 from aag.runs import Run
 from aag.settings import TrainSettings
+from aag.training.callbacks import Callback
 
 
-def check_types(encoder: object, method: object, images: object, settings: object, run: object) -> None:
+def check_types(
+    encoder: object, method: object, images: object, settings: object, run: object, callbacks: Iterable[object]
+) -> None:
     """Raise if a part of a run has the wrong type."""
     for name, kind, given in (
         ("encoder", Encoder, encoder), ("method", Method, method), ("images", ImageSet, images),
@@ -19,6 +24,9 @@ def check_types(encoder: object, method: object, images: object, settings: objec
         if not isinstance(given, kind):
             expected = getattr(kind, "__name__", "Run")
             raise AAGError(f"Trainer takes {name} of type {expected}, not {type(given).__name__}")
+    for each in callbacks:
+        if not isinstance(each, Callback):
+            raise AAGError(f"a callback is an object of a subclass of aag.training.Callback, not {describe(each)}")
 
 
 def check_sizes(encoder: Encoder, images: ImageSet, settings: TrainSettings) -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.utils.deterministic
 
 from aag.errors import AAGError, first_line
+from aag.text import pluralize
 
 _log = logging.getLogger("aag.training")
 CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # a fixed workspace: else cuBLAS may sum in another order
@@ -54,5 +55,7 @@ def restore_threads(threads: int) -> None:
     if threads != before:
         torch.set_num_threads(threads)
         _log.warning(
-            "using %d threads, as this run began with, not %d: its exact numbers depend on them", threads, before
+            "using %s, as this run began with, not %d: its exact numbers depend on them",
+            pluralize(threads, "thread"),
+            before,
         )

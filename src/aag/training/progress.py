@@ -71,8 +71,8 @@ class Progress(Callback):
         self.say(f"method   {name}: {method.describe_views()}, {method.describe_loss()}")
         spec = trainer.encoder.spec
         width = f" (width {spec.width})" if spec.width not in (None, 64) else ""
-        epochs = pluralize(settings.epochs, "epoch")
-        self.say(f"network  {spec.network}{width}, {epochs} of {steps} steps of {settings.batch_size} images")
+        of_steps = f"{pluralize(settings.epochs, 'epoch')} of {pluralize(steps, 'step')}"
+        self.say(f"network  {spec.network}{width}, {of_steps} of {settings.batch_size} images")
         self.say(f"runs on  {trainer.runtime}")
         if is_distributed():
             size, group = world_size(), spec.bn_group_size

@@ -14,6 +14,7 @@ from aag.methods import Method, StepOutput
 from aag.nets import Encoder, unsupported_reason
 from aag.nets.sync_norm import SyncBatchNorm
 from aag.settings import TrainSettings
+from aag.text import pluralize
 from aag.training.batches import Batch
 from aag.training.gradients import GradientReducer
 from aag.training.graph import replace_memsets
@@ -140,10 +141,9 @@ class Step:
             output = self.method(self.encoder, views, index)
         known = torch.compiler.is_compiling() or isinstance(output, StepOutput)
         if not known or len(output.log) != len(self.names) - 1:
-            raise AAGError(
-                f"{type(self.method).__name__}.loss must return a StepOutput that logs {len(self.names) - 1} numbers, "
-                "one for each of its log_names"
-            )
+            name, count = type(self.method).__name__, len(self.names) - 1
+            wanted = f"StepOutput that logs {pluralize(count, 'number')}, one for each of its log_names"
+            raise AAGError(f"{name}.loss must return a {wanted if count else 'StepOutput(loss)'}")
         loss, log, carry = output
         return loss, torch.stack([loss.detach(), *log]).float(), tuple(carry)
 

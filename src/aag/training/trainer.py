@@ -62,13 +62,14 @@ class Trainer(Engine):
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         settings = settings or TrainSettings()
-        check_types(encoder, method, images, settings, run)
+        self.callbacks = tuple(callbacks)
+        check_types(encoder, method, images, settings, run, self.callbacks)
         super().__init__(
             encoder, method, images, settings, device=device, compile=compile, deterministic=deterministic,
             images_on=images_on, load_weights=not (run and run.checkpoints()),
         )  # fmt: skip
         self.run = run = run if is_main() else None
-        self.callbacks, self.should_stop, self.on_nan = tuple(callbacks), should_stop, on_nan
+        self.should_stop, self.on_nan = should_stop, on_nan
         self.run_name = run_name
         self.run_settings = run_settings or settings_of_parts(encoder, method, images, self.settings)
         self.saver: RunSaver | None = None
