@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aag import kernels
 from aag.nets import Encoder, EncoderSpec, build
-from aag.training.graph import replace_memsets
+from aag.training.memsets import replace_memsets
 from aag.training.optimizers import LARS, SGD, Optimizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]

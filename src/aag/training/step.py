@@ -16,7 +16,7 @@ from aag.nets.sync_norm import SyncBatchNorm
 from aag.settings import TrainSettings
 from aag.training.batches import Batch
 from aag.training.gradients import GradientReducer
-from aag.training.graph import replace_memsets
+from aag.training.memsets import replace_memsets
 from aag.training.optimizers import build_optimizer
 from aag.training.runtime import Runtime
 
