@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from aag import AAGError, kernels
 from aag.nets import Encoder, kernel_context
-from aag.nets.fused import Fused
+from aag.nets.fused import FusedEncoder
 from aag.training.optimizers import LARS, SGD, Optimizer
 
 MOMENTUM, DECAY = 0.9, 0.2
@@ -87,7 +87,7 @@ def test_learning_can_be_switched_off(photographs, name):
     encoder, images = network(name, photographs)
     optimizer = make_optimizer(encoder)
     before = trained_state(encoder, optimizer)
-    fused = Fused(encoder, torch.float32, optimizer)
+    fused = FusedEncoder(encoder, torch.float32, optimizer)
     fused.updates_weights = False
     with fused:
         loss = objective(encoder(images)[1])
@@ -114,4 +114,4 @@ def test_frozen_weights_need_fused_without_an_optimizer(photographs):
     optimizer = make_optimizer(encoder)
     encoder.head.requires_grad_(False)
     with pytest.raises(AAGError, match="frozen weights cannot be updated during backward"):
-        Fused(encoder, torch.float32, optimizer)
+        FusedEncoder(encoder, torch.float32, optimizer)
