@@ -12,7 +12,7 @@ from aag.errors import AAGError, KernelsUnsupportedError
 from aag.kernels import dry_run
 from aag.methods import Method, StepOutput
 from aag.nets import Encoder, unsupported_reason
-from aag.nets.sync_norm import SyncBatchNorm
+from aag.nets.sync_norm import SyncBatchNormMode
 from aag.settings import TrainSettings
 from aag.training.batches import Batch
 from aag.training.gradients import GradientReducer
@@ -154,7 +154,7 @@ class Step:
             for fused in self.fused_encoders:
                 stack.enter_context(fused)
             if self._reducer:
-                stack.enter_context(SyncBatchNorm())
+                stack.enter_context(SyncBatchNormMode())
             loss, statistics, carry = self._objective(*batch)
         if until == "forward":
             return statistics
