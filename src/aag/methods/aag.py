@@ -22,7 +22,7 @@ from aag.augment import Augmentation, AutoAugment, AuxiliaryAugment, RandAugment
 from aag.data.datasets import Dataset
 from aag.distributed import scale_gradient, world_size
 from aag.errors import AAGError
-from aag.large_batch import algorithm_1, contrast, is_large
+from aag.large_batch import contrast, gnt_xent_pairs, is_large
 from aag.losses import check_embeddings, components_from_similarities, similarities
 from aag.methods.base import Embeddings, Method, MethodSettings, MultiViewSettings, Recipe, StepOutput
 from aag.settings import AddedLater, Range, Temperature, option
@@ -178,7 +178,7 @@ class AAG(Method):
                 # The loss, then LOG_NAMES, whose last two need auxiliary views.
                 return StepOutput(total, statistics[1 : 8 if self.auxiliary_views else 6].unbind())
         n = embeddings.shape[1]
-        if self._is_large(n):
+        if self._uses_blocks(n):
             return self.large_batch_loss(embeddings)
         s = similarities(*embeddings, temperature=settings.temperature, one_way=settings.one_way)
         core, *auxiliary = components_from_similarities(s, settings.keep_positive, settings.hard_negatives)
@@ -194,26 +194,29 @@ class AAG(Method):
         )
 
     def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
-        if self._is_large(len(index) * world_size()):
+        if self._uses_blocks(len(index) * world_size()):
             assert isinstance(embeddings, Tensor)
             return self.large_batch_loss(scale_gradient(embeddings), group.WORLD)
         return super().distributed_loss(embeddings, index)
 
-    def _is_large(self, images: int) -> bool:
+    def _uses_blocks(self, images: int) -> bool:
         return is_large(images, self.auxiliary_views) and not self.settings.hard_negatives
 
     def large_batch_loss(self, embeddings: Tensor, processes: ProcessGroup | None = None) -> StepOutput:
         """Return `loss`, with memory linear in n. With `processes`, embeddings [V, n, d] are this process's share."""
         result = contrast(
             embeddings.unbind(),
-            algorithm_1(self.auxiliary_views, self.settings.auxiliary_weight),
+            gnt_xent_pairs(self.auxiliary_views, self.settings.auxiliary_weight),
             temperature=self.settings.temperature,
             keep_positive=self.settings.keep_positive,
             one_way=self.settings.one_way,
             group=processes,
         )
         gradients = self._gradients(result.positive_gradient, result.images)
-        return StepOutput(result.loss, (result.positive, result.negative, *gradients, *self._log_parts(result.parts)))
+        return StepOutput(
+            result.loss,
+            (result.positive_similarity, result.negative_similarity, *gradients, *self._log_parts(result.terms)),
+        )
 
     @staticmethod
     def _gradients(positive_gradient: Tensor, n: int) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from aag.errors import AAGError
-from aag.large_batch import algorithm_1, contrast
+from aag.large_batch import contrast, gnt_xent_pairs
 from aag.losses import unit_rows
 from aag.methods.aag import AAG, AAGSettings
 from aag.methods.bank import Bank
@@ -78,7 +78,7 @@ class NeighbourAAG(AAG):
         v = unit_rows(unit_rows(x.detach()) + unit_rows(y.detach()))  # one embedding per image
         term = contrast(
             [x, y, *self.nearest(v, index).to(x.dtype)],
-            algorithm_1(neighbours, 1 / neighbours)[1:],
+            gnt_xent_pairs(neighbours, 1 / neighbours)[1:],  # without L_xy
             temperature=self.settings.temperature,
             keep_positive=self.settings.keep_positive,
         )

@@ -22,10 +22,10 @@ from aag.methods.base import BasicPreset, Embeddings, Method, MultiViewSettings,
 from aag.settings import Temperature
 
 BLOCKWISE_LOSSES: dict[Callable[..., Tensor], dict[str, Any]] = {  # arguments of `large_batch.contrast`
-    losses.simclr: {"pairs": large_batch.SIMCLR, "keep_positive": True},
-    losses.gnt_xent: {"pairs": large_batch.algorithm_1(0)},
-    losses.dcl: {"pairs": large_batch.SIMCLR},
-    losses.dclw: {"pairs": large_batch.SIMCLR, "sigma": 0.5},
+    losses.simclr: {"pairs": large_batch.SIMCLR_PAIRS, "keep_positive": True},
+    losses.gnt_xent: {"pairs": large_batch.gnt_xent_pairs(0)},
+    losses.dcl: {"pairs": large_batch.SIMCLR_PAIRS},
+    losses.dclw: {"pairs": large_batch.SIMCLR_PAIRS, "sigma": 0.5},
 }
 
 
@@ -79,4 +79,4 @@ class SimCLR(Method):
         """Return `loss`, with memory linear in n. With `processes`, embeddings [2, n, d] are this process's share."""
         arguments = BLOCKWISE_LOSSES[self.losses[self.settings.loss]]
         found = large_batch.contrast([*embeddings], temperature=self.settings.temperature, group=processes, **arguments)
-        return StepOutput(found.loss, (found.positive, found.negative))
+        return StepOutput(found.loss, (found.positive_similarity, found.negative_similarity))
