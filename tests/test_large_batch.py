@@ -117,7 +117,7 @@ METHODS = [
         for auxiliary in ("basic", "none")
     ),
     (AAG, {"auxiliary_views": 3, "auxiliary_weight": 0.5, "one_way": True}),
-    *((SimCLR, {"loss": loss}) for loss in SimCLR.losses),
+    *((SimCLR, {"loss": loss}) for loss in SimCLR.loss_functions),
     (ISIF, {"loss": "dcl"}),
 ]
 
@@ -153,7 +153,7 @@ def test_a_batch_uses_blocks_from_about_4000_images():
 
 def test_a_loss_of_the_user_s_own_is_never_replaced(monkeypatch):
     monkeypatch.setattr(large_batch, "DENSE_BYTES", 1)
-    monkeypatch.setattr(SimCLR, "losses", {**SimCLR.losses, "dcl": lambda x, y, temperature: x.sum()})
+    monkeypatch.setattr(SimCLR, "loss_functions", {**SimCLR.loss_functions, "dcl": lambda x, y, temperature: x.sum()})
     x, y = torch.randn(2, 5, 8)
     assert SimCLR(SimCLR.settings_type(loss="dcl")).loss([x, y], torch.arange(5)).loss == x.sum()
 
