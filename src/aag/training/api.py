@@ -134,8 +134,8 @@ def train(
         sets = data.as_image_sets(images, image_size=size, **chosen)
     source = str(images) if sets is None else sets[0].name
     own_method = method if isinstance(method, Method) else None
-    kind = type(method) if isinstance(method, Method) else method
-    settings = recipe_settings(recipe, source, kind if isinstance(kind, str) else register_method(kind))
+    cls = type(method) if isinstance(method, Method) else method
+    settings = recipe_settings(recipe, source, cls if isinstance(cls, str) else register_method(cls))
     if "data" in options:
         raise AAGError("data is given as the first argument; leave data= out")
     if network is not None:

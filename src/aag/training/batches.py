@@ -87,8 +87,8 @@ class Batches:
 
     def rows_needed(self, epoch: int, step: int) -> int:
         """Return how many images, from the first, must be decoded for the chunk of a step."""
-        kind = type(self.method)
-        needs_all = kind.before_epoch is not Method.before_epoch or kind.epoch_order is not Method.epoch_order
+        cls = type(self.method)
+        needs_all = cls.before_epoch is not Method.before_epoch or cls.epoch_order is not Method.epoch_order
         if epoch or needs_all or self.decoding is None:
             return len(self.images)
         block, end = self.decoding.block, (step // self.per_chunk + 1) * self.per_chunk * self.batch_size
