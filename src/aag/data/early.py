@@ -2,7 +2,7 @@
 
 A thread decodes the source into its store; see `aag.data.store`. Results must not depend on the thread's progress, so
 the set has one image per listed file. Files that cannot be read have no row in the store; in their place, the first
-images are repeated at the end. Mean, deviation and fingerprint are those of the first block of images.
+images are repeated at the end. The statistics and the fingerprint are those of the first block.
 """
 
 import json

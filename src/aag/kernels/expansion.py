@@ -19,7 +19,8 @@ before.
 Rows are all pixels of all images, channels last. Products of whole tensors are shared by a few programs, as in `norm`.
 
 In bf16 this is more accurate than batch norm of a stored z, which is rounded. In float32 it is less accurate where the
-mean of a channel of z is many times its deviation: the variance has a relative error of 1e-7 times that ratio squared.
+mean of a channel of z is many times its standard deviation: the variance has a relative error of 1e-7 times that ratio
+squared.
 """
 
 import triton
@@ -91,7 +92,7 @@ def expand_moments(
     shares, moments, norm_weight, norm_bias, running_mean, running_var, batches, rows, channels, parts, momentum, eps,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """moments [4, C] ← mean, 1/deviation, scale and shift of z. Also updates the running statistics."""
+    """moments [4, C] ← mean, rstd, scale and shift of z, as in `norm`. Also updates the running statistics."""
     block = tl.program_id(0)
     channel = block * BLOCK_C + tl.arange(0, BLOCK_C)
     mean = tl.zeros((BLOCK_C,), tl.float32)
@@ -100,10 +101,10 @@ def expand_moments(
         mean += tl.load(shares + part * 2 * channels + channel)
         variance += tl.load(shares + (part * 2 + 1) * channels + channel)
     variance = tl.maximum(variance, 0.0)
-    deviation = 1 / tl.sqrt(variance + eps)
-    scale = tl.load(norm_weight + channel) * deviation
+    rstd = 1 / tl.sqrt(variance + eps)
+    scale = tl.load(norm_weight + channel) * rstd
     tl.store(moments + channel, mean)
-    tl.store(moments + channels + channel, deviation)
+    tl.store(moments + channels + channel, rstd)
     tl.store(moments + 2 * channels + channel, scale)
     tl.store(moments + 3 * channels + channel, tl.load(norm_bias + channel) - mean * scale)
     update_running_statistics(block, mean, variance, running_mean, running_var, batches, rows, channel, momentum)
@@ -160,15 +161,15 @@ def gradient_factors(
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     column = tl.arange(0, BLOCK_N)
     mean = tl.load(moments + channel)
-    deviation = tl.load(moments + channels + channel)
+    rstd = tl.load(moments + channels + channel)
     scale = tl.load(moments + 2 * channels + channel)
     first = tl.load(sums + channel)
     second = -mean * first  # becomes the sum of g · (z − mean)
     for start in range(0, inputs, BLOCK_N):
         at = channel[:, None] * inputs + start + column[None, :]
         second += tl.sum(tl.load(weight + at).to(tl.float32) * tl.load(products + at), axis=1)
-    norm_weight_gradient = second * deviation
-    z_factor = -scale * deviation * norm_weight_gradient / rows
+    norm_weight_gradient = second * rstd
+    z_factor = -scale * rstd * norm_weight_gradient / rows
     grad_mean = first / rows
     tl.store(factors + channel, z_factor)
     tl.store(factors + channels + channel, grad_mean)

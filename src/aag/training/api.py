@@ -316,7 +316,7 @@ def _choose_epochs(
 
 
 def _stored_normalisation(run: Run, settings: RunSettings) -> Normalisation | None:
-    """Return the mean and deviation of a resumed run that started from pretrained weights; else None."""
+    """Return the mean and std of a resumed run that started from pretrained weights; else None."""
     if not settings.train.pretrained or not run.checkpoints():
         return None
     try:
