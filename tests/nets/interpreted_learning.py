@@ -46,7 +46,7 @@ def test_learning_steps_as_the_optimizer_does(photographs, name, steps):
 @pytest.mark.parametrize("rule", ["nesterov", "lars"])
 @pytest.mark.parametrize("name", ["basic blocks", "alexnet"])
 def test_learning_by_other_rules_as_the_optimizer_does(photographs, monkeypatch, name, rule):
-    monkeypatch.setattr(kernel_context, "SHARES", 2)  # so that programs have several tiles each
+    monkeypatch.setattr(kernel_context, "MAX_PARTS", 2)  # so that programs have several tiles each
     compare_steps(*network(name, photographs), steps=2, rule=rule)
 
 

@@ -31,10 +31,10 @@ from aag.kernels.norm import subsample, update_norm_weights, update_running_stat
 
 @triton.jit
 def cross_products(
-    left, right, shares, rows, left_channels, right_channels,
+    left, right, partial, rows, left_channels, right_channels,
     BLOCK_M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_R: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """shares [programs, L · R + L] ← parts of leftᵀ · right, and of the sums of left's rows."""
+    """partial [programs, L · R + L] ← partial sums of leftᵀ · right, and of left's rows."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     left_channel = tl.program_id(1) * BLOCK_L + tl.arange(0, BLOCK_L)
     right_channel = tl.program_id(2) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -52,20 +52,20 @@ def cross_products(
         product = tl.dot(tl.trans(x), y, product, input_precision=precision)
         total = tl.dot(tl.trans(x), ones, total, input_precision=precision)
     count = left_channels * right_channels
-    share = shares + program * (count + left_channels)
-    tl.store(share + left_channel[:, None] * right_channels + right_channel[None, :], product)
+    own = partial + program * (count + left_channels)
+    tl.store(own + left_channel[:, None] * right_channels + right_channel[None, :], product)
     if tl.program_id(2) == 0:
-        tl.store(share + count + left_channel, tl.sum(total, axis=1) / 16)
+        tl.store(own + count + left_channel, tl.sum(total, axis=1) / 16)
 
 
 @triton.jit
 def expand_covariance(
-    weight, products, sums, weight_cov, shares, rows, inputs, channels,
+    weight, products, sums, weight_cov, partial, rows, inputs, channels,
     BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """weight_cov [C, N] ← weight · cov, from uᵀu [N, N] and the sums [N] of u.
 
-    shares [N / BLOCK_N, 2, C] add up to the mean and the variance of z.
+    partial [N / BLOCK_N, 2, C] add up to the mean and the variance of z.
     """
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     part = tl.program_id(1)
@@ -83,13 +83,13 @@ def expand_covariance(
     at = channel[:, None] * inputs + right[None, :]
     tl.store(weight_cov + at, product)
     w = tl.load(weight + at).to(tl.float32)
-    tl.store(shares + part * 2 * channels + channel, tl.sum(w * right_mean[None, :], axis=1))
-    tl.store(shares + (part * 2 + 1) * channels + channel, tl.sum(w * product, axis=1))
+    tl.store(partial + part * 2 * channels + channel, tl.sum(w * right_mean[None, :], axis=1))
+    tl.store(partial + (part * 2 + 1) * channels + channel, tl.sum(w * product, axis=1))
 
 
 @triton.jit
 def expand_moments(
-    shares, moments, norm_weight, norm_bias, running_mean, running_var, batches, rows, channels, parts, momentum, eps,
+    partial, moments, norm_weight, norm_bias, running_mean, running_var, batches, rows, channels, parts, momentum, eps,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """moments [4, C] ← mean, rstd, scale and shift of z, as in `norm`. Also updates the running statistics."""
@@ -98,8 +98,8 @@ def expand_moments(
     mean = tl.zeros((BLOCK_C,), tl.float32)
     variance = tl.zeros((BLOCK_C,), tl.float32)
     for part in range(parts):
-        mean += tl.load(shares + part * 2 * channels + channel)
-        variance += tl.load(shares + (part * 2 + 1) * channels + channel)
+        mean += tl.load(partial + part * 2 * channels + channel)
+        variance += tl.load(partial + (part * 2 + 1) * channels + channel)
     variance = tl.maximum(variance, 0.0)
     rstd = 1 / tl.sqrt(variance + eps)
     scale = tl.load(norm_weight + channel) * rstd

@@ -185,15 +185,15 @@ class _Expansion:
         products, sums = self._cross_products(u, u)
         block_c, block_n = _tile(channels, 64), _tile(inputs, 64)
         parts = inputs // block_n
-        weight_cov, shares = products.new_empty(channels, inputs), products.new_empty(parts, 2, channels)
+        weight_cov, partial = products.new_empty(channels, inputs), products.new_empty(parts, 2, channels)
         launch(
             kernels.expand_covariance, (channels // block_c, parts), self.layer.weight, products, sums, weight_cov,
-            shares, rows, inputs, channels,
+            partial, rows, inputs, channels,
             BLOCK_C=block_c, BLOCK_N=block_n, PRECISE=self._precise, num_warps=4, num_stages=self._stages(inputs),
         )  # fmt: skip
         moments = products.new_empty(4, channels)
         launch(
-            kernels.expand_moments, (channels // block_c,), shares, moments, norm.weight, norm.bias,
+            kernels.expand_moments, (channels // block_c,), partial, moments, norm.weight, norm.bias,
             *running_statistics(norm), rows, channels, parts, norm.momentum, norm.eps, BLOCK_C=block_c, num_warps=4,
         )  # fmt: skip
         b, _, h, w = u.shape
@@ -252,13 +252,13 @@ class _Expansion:
         tiles = channels[0] // block_l, channels[1] // block_r
         programs = min(-(-rows // 64), max(1, self.context.processors // (tiles[0] * tiles[1])))
         count = channels[0] * channels[1]
-        shares = left.new_empty(programs, count + channels[0], dtype=torch.float32)
+        partial = left.new_empty(programs, count + channels[0], dtype=torch.float32)
         launch(
-            kernels.cross_products, (programs, *tiles), left, right, shares, rows, *channels,
+            kernels.cross_products, (programs, *tiles), left, right, partial, rows, *channels,
             BLOCK_M=64, BLOCK_L=block_l, BLOCK_R=block_r, PRECISE=self._precise, num_warps=8,
             num_stages=self._stages(rows),
         )  # fmt: skip
-        products, sums = shares.sum(dim=0).split([count, channels[0]])
+        products, sums = partial.sum(dim=0).split([count, channels[0]])
         return products.view(channels), sums
 
     @property

@@ -100,10 +100,10 @@ class StemConvolution:
         (groups, parts), channels = partial.shape[:2], len(self.flat)
         rows = patches.numel() // PATCH // groups
         grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE, self.context.processors)
-        shares = z.new_empty(groups * grid[0], channels, PATCH, dtype=torch.float32)
+        grad_partial = z.new_empty(groups * grid[0], channels, PATCH, dtype=torch.float32)
         launch(
             stem_gradient, grid, patches, grad, z, partial, moments, grad_norm[0], grad_norm[1], *update.tensors,
-            shares,
+            grad_partial,
             rows, channels, parts, *update.numbers, PATCH=PATCH, PRECISE=z.dtype == torch.float32,
             num_stages=self.stages, MASK=mask, **update.flags, **sizes,
         )  # fmt: skip
@@ -114,8 +114,8 @@ class StemConvolution:
         step_after = optimizer is not None and optimizer.trust_coefficient(weight) > 0
         flags = update.flags | {"UPDATE": update.flags["UPDATE"] and not step_after}
         launch(
-            stem_step, (channels,), shares, weight, velocity, self.flat, out, update.tensors[-1], channels, len(shares),
-            *update.numbers, **flags, PATCH=PATCH, num_warps=4,
+            stem_step, (channels,), grad_partial, weight, velocity, self.flat, out, update.tensors[-1], channels,
+            len(grad_partial), *update.numbers, **flags, PATCH=PATCH, num_warps=4,
         )  # fmt: skip
         if step_after:
             self.context.step(weight, self.weight, out)
