@@ -5,8 +5,8 @@ Dwibedi, Aytar, Tompson, Sermanet, Zisserman: "With a Little Help from My Friend
     aag train --data cifar10 --method aag-nn
 
 A nearest neighbour is another image, most often of the same class: a positive that no augmentation can make. Early in
-training the neighbours are often wrong, so the term starts late. They come from a memory bank of all training images;
-NNCLR uses a queue.
+training the neighbours are often wrong, so the term starts late. Neighbours come from a memory bank of all training
+images; NNCLR uses a queue.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class NeighbourAAG(AAG):
             expect="not run here yet",
         )
     }
-    weight: Tensor  # float []: 0 until neighbours count
+    weight: Tensor  # float []: 0 in epochs before --neighbour-start, then --neighbour-weight
 
     def __init__(self, settings: MethodSettings | None = None) -> None:
         super().__init__(settings)
@@ -68,7 +68,7 @@ class NeighbourAAG(AAG):
         self.weight.fill_(self.settings.neighbour_weight if epoch >= self.first_epoch else 0.0)
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
-        """Return AAG's loss + weight · mean(L_px + L_py) over the neighbours p_i of image i in the bank.
+        """Return AAG's loss + weight · the mean of L_px + L_py over the neighbours p of each image in the bank.
 
         Neighbours get no gradient, and --hard-negatives does not change their terms.
         """
