@@ -38,7 +38,7 @@ from aag.data.summary import PixelSummary
 from aag.errors import AAGError
 from aag.text import printable, readable_bytes
 
-Progress = Callable[[int, int], None]  # files done, files in all
+ProgressCallback = Callable[[int, int], None]  # called with the files done, and all files
 _log = logging.getLogger(__name__)
 _DECODER = 2  # increase it when the same file gives other pixels
 LOCK_SECONDS = 0.1  # between two attempts to get a lock
@@ -79,7 +79,7 @@ def open_images(
     *,
     root: str | Path | None = None,
     variant: str = "",
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     background: Background | None = None,
 ) -> StoredImages:
     """Return the images of a source, cropped and resized to `size`; decode them if they are not stored.
@@ -160,7 +160,7 @@ class Store:
                 is_locked = False
             yield is_locked
 
-    def build_alone(self, progress: Progress | None) -> StoredImages:
+    def build_alone(self, progress: ProgressCallback | None) -> StoredImages:
         """Decode into files of this process, without a lock, and rename them when they are complete."""
         _log.info("%s has no file locks: no other process may share the decoding", self.root)
         pixels, journal = self.pixels, self.journal
@@ -179,7 +179,7 @@ class Store:
             self.pixels, self.journal = pixels, journal
         return self._read_built()
 
-    def build(self, progress: Progress | None) -> StoredImages:
+    def build(self, progress: ProgressCallback | None) -> StoredImages:
         """Decode the images that are not in the journal, and map all. Call it inside `lock`."""
         try:
             self._decode(progress)
@@ -193,7 +193,7 @@ class Store:
             raise AAGError(f"{self.folder} was deleted while it was written; run the same command again")
         return found
 
-    def _decode(self, progress: Progress | None) -> None:
+    def _decode(self, progress: ProgressCallback | None) -> None:
         state = read_journal(
             self.journal, self.pixels, self.row_shape, verify=True, check_stop=lambda: _check_stop(self.background)
         )
@@ -301,7 +301,7 @@ def map_images(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _decode_to_memory(
-    source: EncodedImages, size: int, progress: Progress | None, background: Background | None
+    source: EncodedImages, size: int, progress: ProgressCallback | None, background: Background | None
 ) -> StoredImages:
     state, count = State(), source.count
     try:
