@@ -13,7 +13,7 @@ from aag import kernels
 from aag.data import DATASETS, ImageSet
 from aag.distributed import any_process, copy_from_main, is_distributed, is_main, on_main, raise_any
 from aag.errors import AAGError, KernelsUnsupportedError, first_line
-from aag.evaluate import sharded
+from aag.evaluate import distributed
 from aag.methods import Method, MethodContext
 from aag.nets import Encoder
 from aag.nets.pretrained import load_pretrained
@@ -191,12 +191,12 @@ class Engine:
         With several processes each encodes its share, so all of them must call this.
         """
         average_running_statistics(self.encoder, self.method)
-        return sharded.encode(self.encoder, images, self.runtime.autocast_dtype)
+        return distributed.encode(self.encoder, images, self.runtime.autocast_dtype)
 
     def embed(self, images: Tensor) -> Tensor:
         """Return unit embeddings [N, d] of images, as `encode` does."""
         average_running_statistics(self.encoder, self.method)
-        return sharded.embed(self.encoder, images, self.runtime.autocast_dtype)
+        return distributed.embed(self.encoder, images, self.runtime.autocast_dtype)
 
     # --- images -------------------------------------------------------------------------------------------------------
 
