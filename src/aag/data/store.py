@@ -32,7 +32,7 @@ import numpy as np
 
 from aag.data.encoded import EncodedImages, Label, Part
 from aag.data.image_cache import store_root
-from aag.data.journal import COMPLETE, State, read_journal
+from aag.data.journal import COMPLETE, JournalState, read_journal
 from aag.data.parallel_decode import decode_parts
 from aag.data.summary import PixelSummary
 from aag.errors import AAGError
@@ -303,7 +303,7 @@ def map_images(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 def _decode_to_memory(
     source: EncodedImages, size: int, progress: ProgressCallback | None, background: Background | None
 ) -> StoredImages:
-    state, count = State(), source.count
+    state, count = JournalState(), source.count
     try:
         images = np.empty((count or 0, 3, size, size), np.uint8)
         chunks = []
