@@ -40,7 +40,7 @@ from aag.text import printable, readable_bytes
 
 ProgressCallback = Callable[[int, int], None]  # called with the files done, and all files
 _log = logging.getLogger(__name__)
-_DECODER = 2  # increase it when the same file gives other pixels
+_DECODER_VERSION = 2  # increase it when the same file gives other pixels
 LOCK_SECONDS = 0.1  # between two attempts to get a lock
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 names it
 
@@ -117,11 +117,11 @@ class Store:
     ) -> None:
         self.source, self.size, self.background = source, size, background
         location = os.fsencode(source.location)
-        slot = hashlib.sha256(b"\0".join((location, f"{size} {variant}".encode()))).hexdigest()[:12]
+        source_hash = hashlib.sha256(b"\0".join((location, f"{size} {variant}".encode()))).hexdigest()[:12]
         name = re.sub(r"\W+", "-", os.path.basename(source.location.rstrip("/")))
         self.root = store_root(root)
-        self.folder = self.root / f"{name[:40]}-{size}-{slot}"
-        self.key = hashlib.sha256(f"{_DECODER} {size} {source.key()}".encode()).hexdigest()[:16]
+        self.folder = self.root / f"{name[:40]}-{size}-{source_hash}"
+        self.key = hashlib.sha256(f"{_DECODER_VERSION} {size} {source.key()}".encode()).hexdigest()[:16]
         self.pixels, self.journal = self.folder / f"{self.key}.u8", self.folder / f"{self.key}.jsonl"
         self.lock_file = self.folder / ".lock"
         self.row_shape, self.row_bytes = (3, size, size), 3 * size * size

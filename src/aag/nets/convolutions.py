@@ -1,7 +1,7 @@
 """Convolutions for the fused layers, by PyTorch or as matrix products: forward and both gradients.
 
-`weight` is the weight in low precision; call `refresh` after it changed. `forward` returns the result and, if it
-computes them anyway, the sums for the batch norm, separately for each of `groups` equal parts of the images.
+`weight` is the weight in the network's precision; call `refresh` after it changed. `forward` returns the result and
+the sums for the batch norm, for each of `groups` equal parts of the images, or None if it does not compute them anyway.
 """
 
 from collections.abc import Callable
@@ -160,7 +160,7 @@ class LibraryConvolution:
         return aten.convolution(x, weight, None, *self.settings)
 
     def _transposed(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> Tensor:
-        """Input gradient; only the shape of x matters."""
+        """Return the input gradient by the transposed convolution; of x, only the shape matters."""
         return aten.convolution_backward(grad, x, weight, None, *self.settings, [True, False, False])[0]
 
     def _run_faster(self, name: str, x: Tensor, direct: Callable[[], Tensor], swapped: Callable[[], Tensor]) -> Tensor:
