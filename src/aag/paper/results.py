@@ -97,8 +97,8 @@ class Results:
         found = [result for result in self.all if not result.differences(experiment, "seed")]
         return list({result.seed: result for result in reversed(found)}.values())[::-1]
 
-    def same_seed(self, experiment: Experiment) -> Result | None:
-        """Return the record of this run with its own seed."""
+    def find_result(self, experiment: Experiment) -> Result | None:
+        """Return the record of this run with the same seed; None without one."""
         wanted = experiment.settings.train.seed
         return next((result for result in self.all_seeds(experiment) if result.seed == wanted), None)
 
