@@ -17,6 +17,7 @@ from aag.paper.cells import (
     FAR_POINTS,
     QUOTED_MARK,
     CellResult,
+    CellState,
     TableResult,
     format_signed,
     label,
@@ -129,7 +130,7 @@ def make_lists(summary: Summary) -> dict[str, list[Text]]:
         ]  # fmt: skip
 
     drawn = [_anchor(each.figure) for each in figures if each.results and not each.missing]
-    rows = [(one, row[0].cell) for one in tables for row in one.rows if row[0].state == "elsewhere"]
+    rows = [(one, row[0].cell) for one in tables for row in one.rows if row[0].state is CellState.ELSEWHERE]
     return {
         f"Within {CLOSE_POINTS} points of the paper, or above": [
             join(_anchor(one.table), f": {one.describe_close()}") for one in tables if one.close_cells
@@ -178,16 +179,20 @@ def _table_section(found: TableResult) -> doc.Section:
 
 def _cell(one: CellResult) -> doc.Cell:
     """Return a cell with our number, the paper's, and links to the records, one line each."""
-    if one.state == "empty":
-        return doc.Cell(["–"], "empty")
+    if one.state is CellState.EMPTY:
+        return doc.Cell(["–"], one.state)
     lines: list[Text] = []
     if one.values:
         lines.append([Styled(f"{one.mean:.2f}", "strong"), " ", _difference(one)])
         lines += [one.range] if one.range else []
-    state = {"short": f"short: {one.note}", "unmeasured": one.note, "missing": "not run yet"}.get(one.state)
+    state = {
+        CellState.SHORT: f"short: {one.note}",
+        CellState.UNMEASURED: one.note,
+        CellState.MISSING: "not run yet",
+    }.get(one.state)
     if state:
         lines.append([Styled(state, "state")])
-    lines.append(one.paper if one.state == "elsewhere" else f"paper {one.paper}")
+    lines.append(one.paper if one.state is CellState.ELSEWHERE else f"paper {one.paper}")
     if one.results:
         lines.append(_record_links(one))
     for stale in one.stale:
