@@ -20,6 +20,7 @@ from aag.nets import Encoder
 from aag.nets.pretrained import Normalisation
 from aag.runs import Run, RunSummary, flatten, summarize
 from aag.settings import Range, Settings, option, to_json
+from aag.text import pluralize
 from aag.training.callbacks import KNN, Callback, Health, ListSkipped
 from aag.training.checkpoints import Checkpoints
 from aag.training.checks import check_same_images
@@ -30,7 +31,6 @@ from aag.training.defaults import (
     epochs_within,
     evaluation_interval,
     has_image_files,
-    minutes_text,
     plan_run,
     slow_network_warning,
     with_epochs,
@@ -226,7 +226,7 @@ def train_run(
             say(f"warning: {slow}")
         runtime: dict[str, Any] = {"device": device, "compile": execution.compile, "images_on": execution.images_on}
         if plan.minutes:
-            say(f"         measuring the speed, for {minutes_text(plan.minutes)} of training …")
+            say(f"         measuring the speed, for {pluralize(plan.minutes, 'minute')} of training …")
             settings, choice = _choose_epochs(
                 settings, sets, plan.minutes, every, method=method, backbone=backbone, **runtime
             )
