@@ -91,9 +91,9 @@ class Progress(Callback):
         if is_distributed():
             size, group = world_size(), spec.bn_group_size
             norm = f"in groups of {group}" if group else "synchronised"
-            library, each = backend(trainer.runtime.device), settings.batch_size // size
+            library, share = backend(trainer.runtime.device), settings.batch_size // size
             processes = pluralize(size, "process", "processes")
-            self.say(f"         {processes} ({library}), {each} images of a batch each; batch norm {norm}")
+            self.say(f"         {processes} ({library}), each with {share} images of every batch; batch norm {norm}")
         if trainer.runtime.device.type == "cpu" and spec.width == 64:
             self.say("         a network of width 64 is slow on a CPU; use --recipe demo or a smaller --width")
 
