@@ -153,10 +153,9 @@ def gradient_factors(
     norm_weight, norm_bias, velocity, bias_velocity, lr, rows, inputs, channels, momentum, decay,
     UPDATE: tl.constexpr, RULE: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """From gᵀu [C, N] and the sums [C] of g: scaled [C, N] ← scale · weight, factors [2, C] ← z_factor and ḡ,
-    grad_conv ← ∂weight.
+    """scaled [C, N] ← scale · weight; factors [2, C] ← z_factor and ḡ; grad_conv [C, N] ← ∂weight.
 
-    The batch norm's weights are updated, or their gradients stored.
+    products: gᵀu [C, N]; sums: of g, [C]. The batch norm's weights are updated, or their gradients stored.
     """
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     column = tl.arange(0, BLOCK_N)

@@ -1,9 +1,9 @@
-"""Bottleneck blocks by kernels, each as one autograd function: see `aag.kernels.expansion` for what this saves.
+"""Bottleneck blocks by kernels, each as one autograd function, to save memory: see `aag.kernels.expansion`.
 
 Only the narrow activations of a block and its output are stored. Blocks are not independent: the gradient that one
 passes to the block before it includes the shortcut's gradient and the mask of the ReLU between them.
 
-This is off unless AAG_WHOLE_BLOCKS=1: ResNet-50 trains in 28 % less memory, but its steps took 5 % longer.
+This is off unless AAG_WHOLE_BLOCKS=1: a ResNet-50 trains in 28 % less memory, but its steps take 5 % longer.
 """
 
 import os

@@ -112,7 +112,7 @@ class _ConvNorm(torch.autograd.Function):
 
 
 class _Projection(torch.autograd.Function):
-    """conv(x), whose batch norm is left to the layer that adds it; its gradient is the one after that batch norm."""
+    """conv(x) of a shortcut. The layer that adds it computes its batch norm; backward gets the gradient after that."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, _: Tensor, __: Tensor, ___: Tensor, layer: ConvNormLayer) -> Tensor:
@@ -193,7 +193,7 @@ def _convolve(layer: ConvNormLayer, x: Tensor) -> Convolved:
 
 
 def _synchronise(norm: nn.BatchNorm2d, z: Tensor, partial: Tensor, pivot: bool) -> Tensor:
-    """Return sums [1, 1, 2, C] over this process's share that have the mean and the variance of all processes."""
+    """Return sums [1, 1, 2, C] that, divided by this process's rows, have the moments of all processes' rows."""
     rows, start = z.numel() // z.shape[1], z[0, :, 0, 0].float() if pivot else 0.0
     first, second = partial.sum(dim=(0, 1)) / rows  # [C]: means of the differences from `start`, and of their squares
     own_variance = second - first.square()
@@ -215,7 +215,7 @@ def _backward(
     ctx: Any, grad: Tensor | None, skip_grad: Tensor | None,
     layer: ConvNormLayer, has_shortcut: bool, relu: bool, skip_stride: int,
 ) -> tuple[Tensor | None, tuple[Any, Any, Any], Tensor]:  # fmt: skip
-    """Return ∂x, the gradients of conv.weight, norm.weight and norm.bias (None if updated here), and the masked ∂y."""
+    """Return ∂x, the gradients of conv.weight, norm.weight and norm.bias (None if they are updated), and masked ∂y."""
     x, z, moments, bits = ctx.saved_tensors
     sums = sum_gradients(layer, grad, skip_grad, z, moments, bits, has_shortcut, relu, skip_stride)
     if isinstance(layer.convolution, StemConvolution):
