@@ -140,15 +140,18 @@ def train(
         raise AAGError("data is given as the first argument; leave data= out")
     if network is not None:
         options["network"] = f"custom:{type(network).__name__}" if isinstance(network, nn.Module) else network
+    given = set(options)
     if own_method:
-        if own := {each.name for each in fields(own_method.settings)} & options.keys():
-            raise AAGError(f"method= is an object with its own settings; set {', '.join(sorted(own))} there")
+        method_options = {field.name for field in fields(own_method.settings)}
+        if misplaced := sorted(method_options & given):
+            raise AAGError(f"method= is an object with its own settings; set {', '.join(misplaced)} there")
         settings = replace(settings, method_settings=own_method.settings)
+        given |= method_options
+    if knn_every is not None:
+        given.add("knn_every")
     settings = settings.replace(
         **{key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
     )
-    given = {*options, *(each.name for each in fields(own_method.settings))} if own_method else {*options}
-    given |= {"knn_every"} if knn_every is not None else set()
     execution = Execution.for_recipe(
         recipe,
         settings,
