@@ -64,7 +64,7 @@ def _embed(
     embedder: Embedder, source: ImageSource, indices: range, parts: "_Parts", skipped_file: Path, features: bool,
     thumbnails: int, on_progress: ProgressCallback | None,
 ) -> EmbedResult:  # fmt: skip
-    start = parts.stop(indices.start)
+    start = parts.find_finished(indices.start)
     new = indices.stop - start
 
     def progress(count: int, _: int) -> None:
@@ -172,8 +172,8 @@ class _Parts:
         write_bytes(key_file, key.encode())
         self.files: list[Path] = []
 
-    def stop(self, start: int) -> int:
-        """Return the first index that is not in a finished part. Parts begin at `start`."""
+    def find_finished(self, start: int) -> int:
+        """Find the finished parts from index `start` on, and return the first index that is in none of them."""
         found = {}
         for name in os.listdir(self.folder):
             if match := re.fullmatch(r"(\d+)-(\d+)\.parquet", name):
