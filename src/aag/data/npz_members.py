@@ -20,7 +20,7 @@ from aag.text import readable_bytes
 
 # Deflate can shrink zeros a thousandfold, and photographs hardly at all.
 _MAX_EXPANSION = 200
-_FREE_EXPANSION = 1_000_000_000  # bytes; below, any expansion is fine
+_FREE_EXPANSION = 1_000_000_000  # bytes; arrays up to this size may expand by any factor
 
 
 @dataclass(frozen=True)
