@@ -141,7 +141,7 @@ class _Bottleneck(torch.autograd.Function):
         grad = grad.contiguous(memory_format=CHANNELS_LAST)
         if ctx.masks_gradient:
             grad = torch.ops.aten.threshold_backward(grad, rest.pop(), 0)
-        expanded, projected = _Expanded(*rest[:4]), rest[4:]
+        expanded, projected = _SavedExpansion(*rest[:4]), rest[4:]
         grad_u, expand_grads = block.expand.backward(grad, expanded, needed[2])
         sums = sum_gradients(block.spatial, grad_u, None, z2, moments2)
         grad_z = norm_gradient(block.spatial, sums, z2, moments2)
@@ -149,7 +149,7 @@ class _Bottleneck(torch.autograd.Function):
         spatial_grads = weight_gradients(block.spatial, sums, grad_z, a, needed[1])
         projection_grads: tuple[Any, ...] = ()
         if block.projection is not None:
-            grad, projection_grads = block.projection.backward(grad, _Expanded(*projected), needed[3])
+            grad, projection_grads = block.projection.backward(grad, _SavedExpansion(*projected), needed[3])
         sums = sum_gradients(block.reduce, grad_a, None, z1, moments1)
         grad_z = norm_gradient(block.reduce, sums, z1, moments1)
         grad_x = None
@@ -159,7 +159,7 @@ class _Bottleneck(torch.autograd.Function):
         return grad_x, None, None, None, None, *reduce_grads, *spatial_grads, *expand_grads, *projection_grads
 
 
-class _Expanded(NamedTuple):
+class _SavedExpansion(NamedTuple):
     """What the backward pass of an `_Expansion` needs."""
 
     u: Tensor
@@ -177,7 +177,7 @@ class _Expansion:
 
     def forward(
         self, u: Tensor, shortcut: Tensor | None = None, relu: bool = True, skip_stride: int = 1
-    ) -> tuple[Tensor, Tensor, _Expanded]:
+    ) -> tuple[Tensor, Tensor, _SavedExpansion]:
         """Return y, its subsampled copy, and what backward needs."""
         norm, inputs, channels = self.layer.norm, self.inputs, self.channels
         check_training(norm)
@@ -206,9 +206,9 @@ class _Expansion:
             RELU=relu, SHORTCUT=shortcut is not None, STRIDE=skip_stride, PRECISE=self._precise,
             BLOCK_M=WIDE_ROWS, BLOCK_C=block_c, BLOCK_N=block_n, num_warps=8, num_stages=self._stages(inputs),
         )  # fmt: skip
-        return y, skip, _Expanded(u, sums, weight_cov, moments)
+        return y, skip, _SavedExpansion(u, sums, weight_cov, moments)
 
-    def backward(self, grad: Tensor, saved: _Expanded, needs_weight: bool) -> tuple[Tensor, tuple[Any, Any, Any]]:
+    def backward(self, grad: Tensor, saved: _SavedExpansion, needs_weight: bool) -> tuple[Tensor, tuple[Any, Any, Any]]:
         """Return ∂u and the gradients of the weights (None if they are updated here). grad: ∂y with the ReLU's mask."""
         layer, inputs, channels = self.layer, self.inputs, self.channels
         u, input_sums, weight_cov, moments = saved

@@ -16,7 +16,7 @@ from aag.nets.layers import ConvNorm, GhostBatchNorm2d, count_groups
 CHANNELS_LAST = torch.channels_last
 
 
-class Convolved(NamedTuple):
+class ConvOutput(NamedTuple):
     """The result z of a convolution without its bias, and what the batch norm of z needs."""
 
     z: Tensor
@@ -25,7 +25,7 @@ class Convolved(NamedTuple):
     pivot: bool  # whether the sums are of differences from z's first row
 
 
-class Normalised(NamedTuple):
+class ConvNormOutput(NamedTuple):
     """The output of a ConvNorm, and what its backward pass needs."""
 
     y: Tensor
@@ -45,7 +45,7 @@ class ConvNormLayer:
         self.synchronised = is_distributed() and not self.group_size  # groups are whole within a process
         self.weight = allocate_copy(self.conv.weight, context.dtype)
         self.convolution = make_convolution(self.conv, self.weight, context)
-        self.pending_norm: Convolved | None = None  # left by _Projection for the layer that adds it
+        self.pending_norm: ConvOutput | None = None  # left by _Projection for the layer that adds it
 
     def __call__(
         self, x: Tensor, shortcut: Tensor | None, projection: ConvNorm | None, relu: bool, skip_stride: int
@@ -116,10 +116,10 @@ class _Projection(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, _: Tensor, __: Tensor, ___: Tensor, layer: ConvNormLayer) -> Tensor:
-        layer.pending_norm = convolved = _convolve(layer, x)
-        ctx.save_for_backward(x, convolved.z, convolved.moments, None)
+        layer.pending_norm = conv_output = _convolve(layer, x)
+        ctx.save_for_backward(x, conv_output.z, conv_output.moments, None)
         ctx.layer = layer
-        return convolved.z
+        return conv_output.z
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -130,7 +130,7 @@ class _Projection(torch.autograd.Function):
 def conv_norm(
     layer: ConvNormLayer, x: Tensor, shortcut: Tensor | None = None, projected: ConvNormLayer | None = None,
     relu: bool = True, skip_stride: int = 1,
-) -> Normalised:  # fmt: skip
+) -> ConvNormOutput:  # fmt: skip
     """Compute y = relu(norm(conv(x)) + shortcut). `projected`: the layer whose convolution the shortcut is."""
     z, partial, moments, pivot = _convolve(layer, x)
     norm, conv_bias = layer.norm, layer.conv.bias
@@ -156,7 +156,7 @@ def conv_norm(
         RELU=relu, SHORTCUT=shortcut is not None, PROJECTED=projected is not None, CONV_BIAS=conv_bias is not None,
         STRIDE=skip_stride, PIVOT=pivot, SHORTCUT_PIVOT=shortcut_pivot, **sizes,
     )  # fmt: skip
-    return Normalised(y, skip, z, moments, bits)
+    return ConvNormOutput(y, skip, z, moments, bits)
 
 
 def check_training(norm: nn.BatchNorm2d) -> None:
@@ -175,7 +175,7 @@ def running_statistics(norm: nn.BatchNorm2d) -> list[Any]:
     return [norm.running_mean, norm.running_var, norm.num_batches_tracked]
 
 
-def _convolve(layer: ConvNormLayer, x: Tensor) -> Convolved:
+def _convolve(layer: ConvNormLayer, x: Tensor) -> ConvOutput:
     """Convolve x, and sum up the result for the batch norm, over all processes if it is synchronised."""
     check_training(layer.norm)
     groups = count_groups(len(x), layer.group_size)
@@ -189,7 +189,7 @@ def _convolve(layer: ConvNormLayer, x: Tensor) -> Convolved:
         launch(kernels.statistics, grid, z, partial, rows, channels, **sizes)
     if layer.synchronised:
         partial = _synchronise(layer.norm, z, partial, pivot)
-    return Convolved(z, partial, z.new_empty(groups, 4, channels, dtype=torch.float32), pivot)
+    return ConvOutput(z, partial, z.new_empty(groups, 4, channels, dtype=torch.float32), pivot)
 
 
 def _synchronise(norm: nn.BatchNorm2d, z: Tensor, partial: Tensor, pivot: bool) -> Tensor:
