@@ -77,7 +77,7 @@ class NeighbourAAG(AAG):
         x, y, neighbours = *embeddings[:2], self.settings.neighbours
         v = unit_rows(unit_rows(x.detach()) + unit_rows(y.detach()))  # one embedding per image
         term = contrast(
-            [x, y, *self.nearest(v, index).to(x.dtype)],
+            [x, y, *self.find_neighbours(v, index).to(x.dtype)],
             gnt_xent_pairs(neighbours, 1 / neighbours)[1:],  # without L_xy
             temperature=self.settings.temperature,
             keep_positive=self.settings.keep_positive,
@@ -87,7 +87,7 @@ class NeighbourAAG(AAG):
     # Neighbours need the embeddings of all processes, whatever the size of the batch.
     distributed_loss = Method.distributed_loss
 
-    def nearest(self, v: Tensor, index: Tensor) -> Tensor:
+    def find_neighbours(self, v: Tensor, index: Tensor) -> Tensor:
         """Return the K rows of the bank nearest to each v [n, d], without the image's own: float32 [K, n, d]."""
         cosines = v.to(self.bank.rows.dtype) @ self.bank.rows.T  # [n, N]
         return self.bank.rows[cosines.scatter_(1, index[:, None], -torch.inf).topk(self.settings.neighbours).indices.T]
