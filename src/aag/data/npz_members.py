@@ -36,7 +36,7 @@ class ArrayHeader:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-class Arrays:
+class NpzArrays:
     """The arrays in an open .npz, by name. Use `open_arrays`."""
 
     def __init__(self, archive: zipfile.ZipFile, file_bytes: int) -> None:
@@ -84,10 +84,10 @@ class Arrays:
 
 
 @contextmanager
-def open_arrays(path: Path) -> Iterator[Arrays]:
+def open_arrays(path: Path) -> Iterator[NpzArrays]:
     """Open an .npz. Raises OSError, ValueError, MemoryError and what zipfile and zlib raise for damaged files."""
     with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-        yield Arrays(archive, path.stat().st_size)
+        yield NpzArrays(archive, path.stat().st_size)
 
 
 def _read_header(member: IO[bytes], name: str) -> ArrayHeader:
