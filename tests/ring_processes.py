@@ -8,13 +8,13 @@ from aag import large_batch
 GROUPS = ([0, 1, 2, 3], [0, 1], [2, 3], [3, 0, 2])
 N, D = 24, 6
 FORMS = {  # the loss's name in `aag.losses`, then options: number of views, arguments of `contrast`
-    "gnt_xent": (3, {"pairs": large_batch.algorithm_1()}),
-    "gnt_xent one_way": (4, {"pairs": large_batch.algorithm_1(2), "one_way": True}),
-    "nt_xent": (3, {"pairs": large_batch.algorithm_1(), "keep_positive": True}),
-    "nt_xent one_way": (3, {"pairs": large_batch.algorithm_1(), "keep_positive": True, "one_way": True}),
-    "simclr": (2, {"pairs": large_batch.SIMCLR, "keep_positive": True}),
-    "dcl": (2, {"pairs": large_batch.SIMCLR}),
-    "dclw": (2, {"pairs": large_batch.SIMCLR, "sigma": 0.5}),
+    "gnt_xent": (3, {"pairs": large_batch.gnt_xent_pairs()}),
+    "gnt_xent one_way": (4, {"pairs": large_batch.gnt_xent_pairs(2), "one_way": True}),
+    "nt_xent": (3, {"pairs": large_batch.gnt_xent_pairs(), "keep_positive": True}),
+    "nt_xent one_way": (3, {"pairs": large_batch.gnt_xent_pairs(), "keep_positive": True, "one_way": True}),
+    "simclr": (2, {"pairs": large_batch.SIMCLR_PAIRS, "keep_positive": True}),
+    "dcl": (2, {"pairs": large_batch.SIMCLR_PAIRS}),
+    "dclw": (2, {"pairs": large_batch.SIMCLR_PAIRS, "sigma": 0.5}),
 }
 
 

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ring_processes
 from aag import AAGError, large_batch, losses
-from aag.large_batch import SIMCLR, algorithm_1, contrast
+from aag.large_batch import SIMCLR_PAIRS, contrast, gnt_xent_pairs
 from aag.methods.aag import AAG
 from aag.methods.isif import ISIF
 from aag.methods.simclr import SimCLR
@@ -52,11 +52,11 @@ def test_losses_in_blocks_equal_the_reference(name, dtype, seed, n, chunk, tau):
 @pytest.mark.parametrize("tau", [0.001, 1000.0])
 def test_extreme_temperatures_neither_overflow_nor_vanish(tau):
     views = [torch.randn(9, 4, requires_grad=True) for _ in range(3)]
-    found = contrast(views, algorithm_1(), temperature=tau, chunk=2).loss
+    found = contrast(views, gnt_xent_pairs(), temperature=tau, chunk=2).loss
     assert_same(found, losses.gnt_xent(*views, temperature=tau), views, 2e-6)
 
 
-@pytest.mark.parametrize(("count", "pairs"), [(3, algorithm_1()), (2, SIMCLR)])
+@pytest.mark.parametrize(("count", "pairs"), [(3, gnt_xent_pairs()), (2, SIMCLR_PAIRS)])
 def test_gradients_by_finite_differences(count, pairs):
     views = [torch.randn(3, 2, dtype=torch.float64, requires_grad=True) for _ in range(count)]
     for keep in (False, True):
@@ -66,22 +66,22 @@ def test_gradients_by_finite_differences(count, pairs):
 
 def test_half_precision_and_autocast_do_not_change_the_loss():
     views = [torch.randn(20, 8).bfloat16().requires_grad_() for _ in range(3)]
-    found = contrast(views, algorithm_1(), chunk=8).loss
+    found = contrast(views, gnt_xent_pairs(), chunk=8).loss
     assert (found.dtype, relative(found, losses.gnt_xent(*views)) < 2e-6) == (torch.float32, True)
     (gradient,) = torch.autograd.grad(found, views[:1])
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        again = contrast(views, algorithm_1(), chunk=8).loss
+        again = contrast(views, gnt_xent_pairs(), chunk=8).loss
         assert torch.equal(again, found)
         assert torch.equal(torch.autograd.grad(again, views[:1])[0], gradient)
 
 
 def test_bad_input_is_refused():
     with pytest.raises(AAGError, match="at least two"):
-        contrast([torch.ones(1, 4)] * 2, SIMCLR)
+        contrast([torch.ones(1, 4)] * 2, SIMCLR_PAIRS)
     with pytest.raises(AAGError, match=r"\(3, 4\), \(2, 4\)"):
-        contrast([torch.ones(3, 4), torch.ones(2, 4)], SIMCLR)
+        contrast([torch.ones(3, 4), torch.ones(2, 4)], SIMCLR_PAIRS)
     with pytest.raises(AAGError, match="temperature"):
-        contrast([torch.ones(3, 4)] * 2, SIMCLR, temperature=0)
+        contrast([torch.ones(3, 4)] * 2, SIMCLR_PAIRS, temperature=0)
 
 
 class LargestTensor(TorchDispatchMode):
@@ -97,11 +97,11 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-def test_no_tensor_is_larger_than_the_embeddings_or_a_block():
+def test_no_tensor_uses_blocksr_than_the_embeddings_or_a_block():
     n, d, chunk = 96, 4, 24
     views = [torch.randn(n, d, requires_grad=True) for _ in range(3)]
     with LargestTensor() as largest:
-        contrast(views, algorithm_1(), chunk=chunk).loss.backward()
+        contrast(views, gnt_xent_pairs(), chunk=chunk).loss.backward()
     assert largest.numel <= 3 * n * d + 2 * 5 * n  # the embeddings, the five logs' sums and their gradients
     with LargestTensor() as dense:
         losses.gnt_xent(*views).backward()
@@ -117,13 +117,13 @@ METHODS = [
         for auxiliary in ("basic", "none")
     ),
     (AAG, {"auxiliary_views": 3, "auxiliary_weight": 0.5, "one_way": True}),
-    *((SimCLR, {"loss": loss}) for loss in SimCLR.losses),
+    *((SimCLR, {"loss": loss}) for loss in SimCLR.loss_functions),
     (ISIF, {"loss": "dcl"}),
 ]
 
 
 @pytest.mark.parametrize(("kind", "options"), METHODS, ids=str)
-def test_a_method_gives_the_same_loss_and_log_when_the_batch_is_large(kind, options, monkeypatch):
+def test_a_method_gives_the_same_loss_and_log_when_the_batch_uses_blocks(kind, options, monkeypatch):
     method = kind(kind.settings_type(**options))
     e = torch.randn(len(method.augmentations()), 12, 8, dtype=torch.float64, requires_grad=True)
     index = torch.arange(12)
@@ -140,7 +140,7 @@ def test_a_method_gives_the_same_loss_and_log_when_the_batch_is_large(kind, opti
         assert not ours.requires_grad
 
 
-def test_a_batch_is_large_from_about_4000_images():
+def test_a_batch_uses_blocks_from_about_4000_images():
     assert not large_batch.is_large(3800)
     assert large_batch.is_large(4000)
     contrast_kernels = pytest.importorskip("aag.kernels.contrast", reason="needs Triton")
@@ -153,7 +153,7 @@ def test_a_batch_is_large_from_about_4000_images():
 
 def test_a_loss_of_the_user_s_own_is_never_replaced(monkeypatch):
     monkeypatch.setattr(large_batch, "DENSE_BYTES", 1)
-    monkeypatch.setattr(SimCLR, "losses", {**SimCLR.losses, "dcl": lambda x, y, temperature: x.sum()})
+    monkeypatch.setattr(SimCLR, "loss_functions", {**SimCLR.loss_functions, "dcl": lambda x, y, temperature: x.sum()})
     x, y = torch.randn(2, 5, 8)
     assert SimCLR(SimCLR.settings_type(loss="dcl")).loss([x, y], torch.arange(5)).loss == x.sum()
 
@@ -195,6 +195,6 @@ def test_a_ring_of_processes_equals_one_process(results, ranks, name, dtype):
         assert found.loss.item() == pytest.approx(whole.item(), rel=TOLERANCE[dtype])
         assert relative(gradient, expected[place]) < TOLERANCE[dtype]
         assert found.images == ring_processes.N
-        for ours, theirs in zip((*found.parts, *found[2:5]), (*one.parts, *one[2:5]), strict=True):
+        for ours, theirs in zip((*found.terms, *found[2:5]), (*one.terms, *one[2:5]), strict=True):
             assert ours.item() == pytest.approx(theirs.item(), rel=TOLERANCE[dtype], abs=1e-6)
     assert places == set(range(len(ranks)))

@@ -110,7 +110,7 @@ def test_the_file_is_named_after_the_settings_and_read_by_the_paper(finished, tm
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     results = Results(path.parent)
     assert not results.damaged
-    assert results.same_seed(SHORT)
+    assert results.find_result(SHORT)
 
 
 def test_a_run_on_other_data_does_not_replace_a_record(finished, tmp_path):

@@ -44,7 +44,7 @@ def measure(kind: str, n: int, device: str) -> str:
         before, start = peak_bytes(device), seconds(device)
         in_blocks = kind == "blocks"
         (
-            large_batch.contrast(views, large_batch.algorithm_1()).loss if in_blocks else losses.gnt_xent(*views)
+            large_batch.contrast(views, large_batch.gnt_xent_pairs()).loss if in_blocks else losses.gnt_xent(*views)
         ).backward()
         took = seconds(device) - start
     return f"{(peak_bytes(device) - before) / 2**20:.0f} {took:.2f}"

@@ -11,7 +11,7 @@ from aag.data.datasets import DATASETS
 from aag.methods import MethodContext
 from aag.pages.markdown import make_table
 from aag.paper import PAPER, Experiment, Figure, Result, Results, Table, make_experiment
-from aag.paper.cells import find_measure
+from aag.paper.cells import CellState, find_measure
 from aag.paper.recorded import changed_options, recorded_experiments
 from aag.race import RaceSettings, leaderboard
 from aag.settings import to_json
@@ -124,9 +124,9 @@ def results_table(results: Results | None = None) -> str:
             network,
             f"`{experiment.recipe}`",
             epochs,
-            f"**{knn.ours}**" if knn.state == "done" else NONE,
+            f"**{knn.ours}**" if knn.state is CellState.DONE else NONE,
             numbers.get(name) or NONE,
-            linear.ours if linear.state == "done" else NONE,
+            linear.ours if linear.state is CellState.DONE else NONE,
             training(runs[0]),
             f"{speed:,.0f}" if (speed := runs[0].record.get("views_per_second")) else NONE,
             ", ".join(f"[{run.seed}](results/{run.path.name})" for run in runs),

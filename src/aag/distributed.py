@@ -100,10 +100,10 @@ def _initialize(launch: Launch, device: torch.device) -> None:
 
 
 def _agree_on_name(store: dist.Store, launch: Launch) -> str:
-    """Return a name that only the processes of this start share.
+    """Return a name for this start of the job, which all its processes and no earlier ones use.
 
     After a restart, torchrun may serve the same store, with addresses of processes that have died. Its own count of
-    restarts differs from machine to machine.
+    restarts cannot be the name, because it differs from machine to machine.
     """
     own = uuid4().hex
     if launch.rank:
@@ -198,7 +198,7 @@ class _ScaleGradient(Function):
 
 @torch.no_grad()
 def gather_rows(x: Tensor, count: int) -> Tensor:
-    """Concatenate the parts that `process_slice(count)` gave each process, without gradients."""
+    """Concatenate all processes' slices of `count` rows (see `process_slice`), without gradients."""
     size = world_size()
     if not is_distributed():
         return x
@@ -249,7 +249,7 @@ def average_in_place(tensors: Iterable[Tensor]) -> None:
 
 @torch.no_grad()
 def _change_joined(tensors: Iterable[Tensor], change: Callable[[Tensor], object]) -> None:
-    """Change tensors in place by a function of all their numbers in one row, to send few large messages."""
+    """Apply `change` to tensors in place, flattened into one per dtype and device: few large messages are faster."""
     groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for each in tensors:
         groups.setdefault((each.dtype, each.device), []).append(each)
@@ -326,7 +326,7 @@ def raise_any(error: str) -> None:
 
 
 def check_same(values: Mapping[str, object], advice: str) -> None:
-    """Raise in all processes if one of them has another value, by what it is, than the main process."""
+    """Raise in all processes if a value differs between them. values: by the name to show in the message."""
     if not is_distributed():
         return
     found: list[Any] = [None] * world_size()

@@ -18,7 +18,7 @@ class AAGError(Exception):
 
 
 class NotFiniteError(AAGError):
-    """Training has produced NaN or infinity since its last checkpoint, which is good."""
+    """Training has produced NaN or infinity. Its last checkpoint is still good."""
 
 
 class KernelsUnsupportedError(AAGError):

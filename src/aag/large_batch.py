@@ -26,22 +26,22 @@ from aag.losses import check_embeddings, unit_rows
 DENSE_BYTES = 2**30  # similarities that need more memory are computed in blocks
 DENSE_MATRICES = 18  # [n, n], at the peak of Algorithm 1 with three views: `python tools/measure_loss_memory.py`
 
-Pair = tuple[int, int]  # the view of the rows, the view of the columns
-Logs = tuple[tuple[Pair, ...], ...]  # for each log Σ e^s: the blocks of negatives in its sum
+ViewPair = tuple[int, int]  # similarities [n, n]: the view of their rows, the view of their columns
+Denominators = tuple[tuple[ViewPair, ...], ...]  # for each −log(e^s⁺ / Σ e^s⁻): whose similarities are in its sum
 
 X, Y = 0, 1  # the basic views; auxiliary views follow them
 
 
 class PositivePair(NamedTuple):
-    """A positive pair's term of the loss: weight · Σ_logs −log(e^s⁺ / Σ e^s⁻), its mean over all images."""
+    """A term of the loss: weight · Σ_denominators −log(e^s⁺ / Σ e^s⁻), its mean over all images."""
 
-    views: Pair  # (X, Y): row i of x with row i of y
-    logs: Logs  # negatives of each log; ((X, X), (X, Y)): row i of x with rows j ≠ i of x and of y
+    views: ViewPair  # s⁺; (X, Y): row i of x with row i of y
+    denominators: Denominators  # s⁻; ((X, X), (X, Y)): row i of x with rows j ≠ i of x and of y
     weight: float = 1.0
 
 
-def algorithm_1(auxiliary_views: int = 1, weight: float = 1.0) -> tuple[PositivePair, ...]:
-    """Return the positive pairs of GNT-Xent; `weight` is that of the auxiliary ones."""
+def gnt_xent_pairs(auxiliary_views: int = 1, weight: float = 1.0) -> tuple[PositivePair, ...]:
+    """Return the terms L_xy, L_zx, L_zy, … of Algorithm 1; `weight` is that of the terms with an auxiliary view z."""
     core = PositivePair((X, Y), (((X, Y), (Y, X), (X, X), (Y, Y)),))  # one log over 4(n − 1) negatives
     auxiliary = (
         PositivePair((z, basic), (((z, basic),), ((basic, z),)), weight)
@@ -51,17 +51,17 @@ def algorithm_1(auxiliary_views: int = 1, weight: float = 1.0) -> tuple[Positive
     return (core, *auxiliary)
 
 
-SIMCLR = (PositivePair((X, Y), (((X, X), (X, Y)), ((Y, Y), (Y, X))), weight=0.5),)  # 2n anchors
+SIMCLR_PAIRS = (PositivePair((X, Y), (((X, X), (X, Y)), ((Y, Y), (Y, X))), weight=0.5),)  # 2n anchors
 
 
 class Contrast(NamedTuple):
     """The loss and means over all images. Only the loss has a gradient."""
 
     loss: Tensor  # scalar, as are the others
-    parts: tuple[Tensor, ...]  # the loss of each positive pair, without its weight
-    positive_gradient: Tensor  # ∂L/∂s⁺ of the first pair, without its weight; −1 for each log without the positive
-    positive: Tensor  # mean cosine of the first pair's views of the same image
-    negative: Tensor  # mean cosine of the first pair's views of different images
+    terms: tuple[Tensor, ...]  # the loss of each positive pair, without its weight
+    positive_gradient: Tensor  # ∂L/∂s⁺ of the first pair, without its weight; −1 per denominator without the positive
+    positive_similarity: Tensor  # mean cosine of the first pair's views of the same image
+    negative_similarity: Tensor  # mean cosine of the first pair's views of different images
     images: int  # in the global batch
 
 
@@ -95,8 +95,8 @@ def contrast(
     n = len(views[0]) * (1 if group is None else dist.get_world_size(group))
     chunk = chunk or (1024 if views[0].device.type == "cpu" else 4096)
     units = [unit_rows(v) for v in views]
-    logs = tuple(log for pair in pairs for log in pair.logs)
-    log_sums = iter(_LogSums.apply(torch.stack(units) * temperature**-0.5, logs, one_way, chunk, group))
+    denominators = tuple(each for pair in pairs for each in pair.denominators)
+    log_sums = iter(_LogSums.apply(torch.stack(units) * temperature**-0.5, denominators, one_way, chunk, group))
 
     sums = []  # each pair's loss, summed over this process's images
     for number, pair in enumerate(pairs):
@@ -106,7 +106,7 @@ def contrast(
         positive = cosine / temperature
         weighted = positive if sigma is None else positive * _distance_weights(cosine.detach(), sigma, n, group)
         loss = positive_gradient = torch.zeros_like(positive)
-        for _ in pair.logs:
+        for _ in pair.denominators:
             log_negatives = next(log_sums)
             log_all = torch.logaddexp(log_negatives, positive) if keep_positive else log_negatives
             loss = loss + log_all - weighted
@@ -146,33 +146,33 @@ class _SumOverProcesses(torch.autograd.Function):
 
 
 class _LogSums(torch.autograd.Function):
-    """log Σ_(a, b) Σ_{j≠i} e^(a_i · b_j) for each log and each own row: [V, n, d] → [logs, n]."""
+    """log Σ_(a, b) Σ_{j≠i} e^(a_i · b_j) for each denominator and each own row i: [V, n, d] → [denominators, n]."""
 
     @staticmethod
     def forward(
-        ctx: Any, own: Tensor, logs: Logs, one_way: bool, chunk: int, group: dist.ProcessGroup | None
+        ctx: Any, own: Tensor, denominators: Denominators, one_way: bool, chunk: int, group: dist.ProcessGroup | None
     ) -> Tensor:
         # In float64: in float32, the rounding errors of many blocks would add up.
-        sums = own.new_full((len(logs), own.shape[1]), -torch.inf, dtype=torch.float64)
+        sums = own.new_full((len(denominators), own.shape[1]), -torch.inf, dtype=torch.float64)
         for step, received in enumerate(_ring_tensors(own, group)):
             for rows, columns in _blocks(own.shape[1], chunk):
-                for a, b in sorted({pair for log in logs for pair in log}):
+                for a, b in sorted({pair for each in denominators for pair in each}):
                     s = _similarities(own[a, rows], received[b, columns], step == 0 and rows == columns)
                     log_sum = s.logsumexp(dim=1).double()
-                    for t in _logs_with(logs, a, b):
+                    for t in _denominators_with(denominators, a, b):
                         sums[t, rows] = torch.logaddexp(sums[t, rows], log_sum)
         result = sums.to(own.dtype)
         ctx.save_for_backward(own, result)
-        ctx.settings = logs, one_way, chunk, group
+        ctx.settings = denominators, one_way, chunk, group
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         own, sums = ctx.saved_tensors
-        logs, one_way, chunk, group = ctx.settings
+        denominators, one_way, chunk, group = ctx.settings
         result = torch.zeros_like(own)
-        pairs = sorted({p for log in logs for pair in log for p in (pair, pair[::-1])})
+        pairs = sorted({p for each in denominators for pair in each for p in (pair, pair[::-1])})
         if one_way:
             pairs = [(a, b) for a, b in pairs if not a <= Y < b]
         packed = torch.cat([v.flatten() for v in (own, sums, gradient)])
@@ -182,9 +182,12 @@ class _LogSums(torch.autograd.Function):
             for rows, columns in _blocks(own.shape[1], chunk):
                 for a, b in pairs:
                     s = _similarities(own[a, rows], received[b, columns], step == 0 and rows == columns)
-                    as_anchor = [(sums[t, rows, None], gradient[t, rows, None]) for t in _logs_with(logs, a, b)]
+                    as_anchor = [
+                        (sums[t, rows, None], gradient[t, rows, None]) for t in _denominators_with(denominators, a, b)
+                    ]
                     as_negative = [
-                        (received_sums[t, columns], received_gradient[t, columns]) for t in _logs_with(logs, b, a)
+                        (received_sums[t, columns], received_gradient[t, columns])
+                        for t in _denominators_with(denominators, b, a)
                     ]
                     terms = ((s - log_sum).exp_().mul_(g) for log_sum, g in as_anchor + as_negative)
                     s_gradient = reduce(Tensor.add_, terms)
@@ -192,9 +195,9 @@ class _LogSums(torch.autograd.Function):
         return result, None, None, None, None
 
 
-def _logs_with(logs: Logs, a: int, b: int) -> list[int]:
-    """Return the indices of the logs that sum over rows of view a and columns of view b."""
-    return [t for t, log in enumerate(logs) if (a, b) in log]
+def _denominators_with(denominators: Denominators, a: int, b: int) -> list[int]:
+    """Return the indices of the denominators that sum over rows of view a and columns of view b."""
+    return [t for t, pairs in enumerate(denominators) if (a, b) in pairs]
 
 
 def _blocks(n: int, chunk: int) -> Iterator[tuple[slice, slice]]:

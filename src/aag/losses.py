@@ -24,10 +24,13 @@ TEMPERATURE_RANGE = (0.001, 1000.0)  # below, cosines over τ lose their digits 
 
 
 class Component(NamedTuple):
-    """One positive pair's loss per image, and its gradient on the similarities (Figure 4 of the paper)."""
+    """One term of the loss, such as L_xy, per image, and its gradient on the positives (Figure 4 of the paper).
+
+    The gradients on an image's negatives sum to −positive_gradient.
+    """
 
     loss: Tensor  # [n]
-    positive_gradient: Tensor  # [n]  ∂L/∂s⁺; always −1 for each log of GNT-Xent. Σ_k ∂L/∂s⁻_k = −positive_gradient
+    positive_gradient: Tensor  # [n]  ∂L/∂s⁺; with GNT-Xent it is −1 in L_xy, and −2 in L_zx and L_zy, of two logs each
 
 
 class Similarities(NamedTuple):
@@ -50,7 +53,7 @@ def gnt_xent(x: Tensor, y: Tensor, *z: Tensor, temperature: float = 0.1, one_way
 
 
 def nt_xent(x: Tensor, y: Tensor, *z: Tensor, temperature: float = 0.1, one_way: bool = False) -> Tensor:
-    """Return the sum of `gnt_xent` with the positive in every denominator: the paper's NT-Xent ablation."""
+    """Return `gnt_xent` with the positive in every denominator: the paper's NT-Xent ablation."""
     return _mean_total(components(x, y, *z, temperature=temperature, keep_positive=True, one_way=one_way))
 
 
@@ -154,7 +157,7 @@ def mean_cosines(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def components(
     x: Tensor, y: Tensor, *z: Tensor, temperature: float = 0.1, keep_positive: bool = False, one_way: bool = False
 ) -> list[Component]:
-    """Return L_xy, then L_zx and L_zy of each auxiliary view, per image."""
+    """Return the terms of the loss, per image: L_xy, then L_zx and L_zy of each auxiliary view."""
     _check_flag("keep_positive", keep_positive)
     s = similarities(x, y, *z, temperature=temperature, one_way=one_way)
     return components_from_similarities(s, keep_positive)

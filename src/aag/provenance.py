@@ -30,7 +30,7 @@ def core_count() -> int:
 
 @cache
 def commit() -> str | None:
-    """Return $AAG_COMMIT (for a copy without history), else that of the checkout, with -dirty if files changed."""
+    """Return the checkout's commit, with -dirty if files changed; $AAG_COMMIT, for copies without git, overrides it."""
     if given := os.environ.get("AAG_COMMIT"):
         return given
     here = Path(__file__).parent

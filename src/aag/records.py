@@ -42,7 +42,7 @@ def make_record(run: Run) -> dict[str, Any]:
         },
         "evaluation": evaluation["results"],
         "knn_by_epoch": [(row["epoch"], round(row["knn"], 2)) for row in rows if row["kind"] == "knn"],
-        "loss_by_epoch": [(row["epoch"], round(row["loss"], 4)) for row in by_epoch if _shown(row["epoch"], epochs)],
+        "loss_by_epoch": [(row["epoch"], round(row["loss"], 4)) for row in by_epoch if _is_shown(row["epoch"], epochs)],
         "curves": _curves([row for row in rows if row["kind"] == "steps"]),
         "seconds": summary.seconds,
         "views_per_second": summary.views_per_second,
@@ -56,7 +56,7 @@ def make_record(run: Run) -> dict[str, Any]:
     return record
 
 
-def _shown(epoch: int, epochs: int) -> bool:
+def _is_shown(epoch: int, epochs: int) -> bool:
     """Return whether a curve of 50 to 100 points, with the first and the last, includes this epoch."""
     return epoch in (1, epochs) or epoch % max(1, epochs // 50) == 0
 

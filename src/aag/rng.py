@@ -78,7 +78,7 @@ def permutation(
     stream: Stream = Stream.IMAGE_ORDER,
     block: int | None = None,
 ) -> Tensor:
-    """Return a shuffle of 0 … n−1, int64 [n]: the images sorted by their key in this epoch.
+    """Return 0 … n−1 in random order, int64 [n]: the images sorted by their keys in this epoch.
 
     With `block`, shuffle only within consecutive blocks of this many images.
     """
@@ -90,7 +90,7 @@ def permutation(
 
 
 def _integer(name: str, value: int, low: int | None = None, high: int = 2**63 - 1) -> int:
-    """Return an integer, Python's or NumPy's, from low to high, or without a low one any; refuse others."""
+    """Return Python's or NumPy's integer as an int; raise unless it is from `low` to `high`. low None: no limits."""
     try:
         number = operator.index(value)
     except (TypeError, ValueError):

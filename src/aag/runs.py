@@ -213,8 +213,8 @@ def _is_ours(name: str) -> bool:
 
 def _is_result(row: Any) -> bool:
     """Return whether a row of evaluation.json holds an accuracy with its protocol."""
-    kinds = {"name": (str,), "accuracy": (int, float), "protocol": (dict,)}
-    return isinstance(row, dict) and all(type(row.get(name)) in kind for name, kind in kinds.items())
+    types = {"name": (str,), "accuracy": (int, float), "protocol": (dict,)}
+    return isinstance(row, dict) and all(type(row.get(name)) in allowed for name, allowed in types.items())
 
 
 def flatten(settings: Mapping[str, Any]) -> Json:

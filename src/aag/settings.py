@@ -195,25 +195,25 @@ def check_fields(settings: Any, spell: Callable[[str], str] = option) -> None:
         _check(field.name, value, hints[field.name], spell)
 
 
-def check_value(name: str, value: Any, kind: Any) -> Any:
+def check_value(name: str, value: Any, annotation: Any) -> Any:
     """Return a function's argument, with NumPy numbers as Python's; raise if its annotation does not accept it."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         value = int(value)
     elif isinstance(value, Real) and not isinstance(value, bool):
         value = float(value)
-    _check(name, value, kind, str)
+    _check(name, value, annotation, str)
     return value
 
 
-def _check(name: str, value: Any, kind: Any, spell: Callable[[str], str]) -> None:
-    if not _accepts(kind, value):
-        choices = get_args(kind) if get_origin(kind) is Literal else None
+def _check(name: str, value: Any, annotation: Any, spell: Callable[[str], str]) -> None:
+    if not _accepts(annotation, value):
+        choices = get_args(annotation) if get_origin(annotation) is Literal else None
         if choices and isinstance(value, str):
             raise unknown_name(name.replace("_", " "), value, choices)
-        raise AAGError(f"{spell(name)} must be {describe_type(kind)}, not {describe(value)}")
+        raise AAGError(f"{spell(name)} must be {describe_type(annotation)}, not {describe(value)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise AAGError(f"{spell(name)} must be a finite number, not {value}")
-    for limits in _ranges(kind):
+    for limits in _ranges(annotation):
         if value is not None and value not in limits:
             given = f"{value:g}" if abs(value) < 1e300 else describe(value)  # some integers are no float
             raise AAGError(f"{spell(name)} must be {limits}, not {given}")
@@ -221,9 +221,9 @@ def _check(name: str, value: Any, kind: Any, spell: Callable[[str], str]) -> Non
         raise AAGError(f"{spell(name)} must be a number below 2^63, not {describe(value)}")
 
 
-def _accepts(kind: Any, value: Any) -> bool:
+def _accepts(annotation: Any, value: Any) -> bool:
     """Return whether a value has the annotated type. Ranges are checked separately."""
-    origin, args = get_origin(kind), get_args(kind)
+    origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _accepts(args[0], value)
     if origin is Literal:
@@ -233,24 +233,24 @@ def _accepts(kind: Any, value: Any) -> bool:
     if origin is tuple:
         return isinstance(value, tuple) and all(_accepts(args[0], each) for each in value)
     if isinstance(value, bool):  # an int to isinstance
-        return kind is bool
-    if kind is float:
+        return annotation is bool
+    if annotation is float:
         return isinstance(value, int | float)
-    return kind is Any or isinstance(value, kind)
+    return annotation is Any or isinstance(value, annotation)
 
 
-def _ranges(kind: Any) -> list[Range]:
-    if get_origin(kind) is Annotated:
-        inner, *marks = get_args(kind)
+def _ranges(annotation: Any) -> list[Range]:
+    if get_origin(annotation) is Annotated:
+        inner, *marks = get_args(annotation)
         return [*(each for each in marks if isinstance(each, Range)), *_ranges(inner)]
-    if get_origin(kind) in (Union, UnionType):
-        return [limits for arg in get_args(kind) for limits in _ranges(arg)]
+    if get_origin(annotation) in (Union, UnionType):
+        return [limits for arg in get_args(annotation) for limits in _ranges(arg)]
     return []
 
 
-def describe_type(kind: Any) -> str:
+def describe_type(annotation: Any) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "nothing"}
-    origin, args = get_origin(kind), get_args(kind)
+    origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return describe_type(args[0])
     if origin in (Union, UnionType):
@@ -259,7 +259,7 @@ def describe_type(kind: Any) -> str:
         return f"a list, each {describe_type(args[0])}"
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"
-    return names.get(kind, str(kind))
+    return names.get(annotation, str(annotation))
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -283,11 +283,11 @@ def to_json(settings: Any) -> dict[str, Any]:
     return {name: plain(value) for name, value in values.items() if name not in omitted}
 
 
-def from_json(kind: type[T], values: Any) -> T:
+def from_json(cls: type[T], values: Any) -> T:
     """Build a settings dataclass from JSON; fields that are missing keep their defaults, unknown ones are an error."""
     if not isinstance(values, Mapping):
         raise AAGError(f"expected settings by name, not {describe(values)}")
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
     if unexpected := sorted(set(values) - known):
         raise AAGError(f"unknown settings {', '.join(unexpected)} (from another version?)")
-    return kind(**values)
+    return cls(**values)

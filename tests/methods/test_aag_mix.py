@@ -43,7 +43,7 @@ def test_mixtures_add_their_loss_with_both_basic_views(loss, one_way):
     x, y = (v.detach() if one_way else v for v in e[:2])
     extra = sum(
         mixture_loss(m, v, w, 0.5, loss == "nt-xent")
-        for m, w in zip(e[4:], method.weights(INDEX), strict=True)
+        for m, w in zip(e[4:], method.mixing_coefficients(INDEX), strict=True)
         for v in (x, y)
     )
     torch.testing.assert_close(found.loss, plain + 0.7 * extra)
@@ -57,7 +57,7 @@ def test_only_the_last_views_are_mixed_by_their_weights():
     views = torch.randint(256, (5, 6, 3, 4, 4), dtype=torch.uint8)
     found = method.prepare_views(views, INDEX)
     assert torch.equal(found[:3], views[:3])
-    for view, weights in zip((3, 4), method.weights(INDEX).double(), strict=True):
+    for view, weights in zip((3, 4), method.mixing_coefficients(INDEX).double(), strict=True):
         for i, p in enumerate(PARTNERS):
             mean = weights[i] * views[view, i] + (1 - weights[i]) * views[view, p]
             assert (found[view, i] - mean).abs().max() <= 0.501
@@ -65,13 +65,13 @@ def test_only_the_last_views_are_mixed_by_their_weights():
 
 def test_weights_depend_on_the_pair_of_images_only():
     method = make(mixtures=2)
-    weights = method.weights(INDEX)
+    weights = method.mixing_coefficients(INDEX)
     assert weights.shape == (2, 6)
     assert len(weights.unique()) == 12
-    assert torch.equal(method.weights(INDEX[2:4]), weights[:, 2:4])  # as in another process
-    other_partners = method.weights(INDEX[[0, 2, 1, 3, 4, 5]])
+    assert torch.equal(method.mixing_coefficients(INDEX[2:4]), weights[:, 2:4])  # as in another process
+    other_partners = method.mixing_coefficients(INDEX[[0, 2, 1, 3, 4, 5]])
     assert not {*other_partners[:, :4].flatten().tolist()} & {*weights.flatten().tolist()}
-    many = method.weights(torch.randperm(100_000))
+    many = method.mixing_coefficients(torch.randperm(100_000))
     assert many.min() >= 0
     assert many.max() < 1
     assert many.mean().item() == pytest.approx(0.5, abs=0.01)

@@ -22,7 +22,7 @@ def make(**settings):
 def test_neighbours_are_the_nearest_rows_of_other_images(neighbours):
     method = make(neighbours=neighbours)
     v = method.bank.rows[INDEX].clone()  # each is nearest to its own row
-    found = method.nearest(v, INDEX)
+    found = method.find_neighbours(v, INDEX)
     assert found.shape == (neighbours, 5, 6)
     for i, image in enumerate(INDEX):
         others = sorted((j for j in range(100) if j != image), key=lambda j: -torch.dot(method.bank.rows[j], v[i]))
@@ -39,7 +39,7 @@ def test_neighbours_are_auxiliary_views_without_a_gradient_and_share_one_weight(
     found = method.loss(e, INDEX)
     plain = AAG(AAG.settings_type(loss=loss, auxiliary_views=auxiliary_views, temperature=0.5)).loss(e, INDEX).loss
     x, y = e[:2]
-    p = method.nearest(losses.unit_rows(losses.unit_rows(x) + losses.unit_rows(y)).detach(), INDEX)
+    p = method.find_neighbours(losses.unit_rows(losses.unit_rows(x) + losses.unit_rows(y)).detach(), INDEX)
     whole = losses.gnt_xent if loss == "gnt-xent" else losses.nt_xent
     extra = (whole(x, y, *p, temperature=0.5) - whole(x, y, temperature=0.5)) / neighbours
     torch.testing.assert_close(found.loss, plain + 0.7 * extra)

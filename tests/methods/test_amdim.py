@@ -11,7 +11,7 @@ from making import make_encoder, make_method
 
 from aag import AAGError
 from aag.augment import BasicAugment, keys
-from aag.methods.amdim import AMDIM, AMDIMSettings, predict
+from aag.methods.amdim import AMDIM, AMDIMSettings, nce_loss
 from aag.nets import EncoderSpec
 from aag.nets.amdim import Residual
 from aag.nets.backbones import build_backbone
@@ -54,7 +54,7 @@ def by_loop(source, target, clip):
 @pytest.mark.parametrize(("n", "p", "size"), [(2, 1, 3), (4, 9, 5)])
 def test_a_prediction_is_its_formula(n, p, size, clip):
     source, target = 2 * random(n, size), 2 * random(n, p, size, seed=1)
-    nce, penalty = predict(source, target, clip=clip)
+    nce, penalty = nce_loss(source, target, clip=clip)
     expected = by_loop(source, target, clip)
     assert nce.item() == pytest.approx(expected[0], rel=1e-9)
     assert penalty.item() == pytest.approx(expected[1], rel=1e-9)
@@ -62,13 +62,13 @@ def test_a_prediction_is_its_formula(n, p, size, clip):
 
 def test_gradients_by_finite_differences():
     inputs = [random(3, 4).requires_grad_(), random(3, 2, 4, seed=1).requires_grad_()]
-    assert torch.autograd.gradcheck(lambda *v: sum(predict(*v, clip=2.0)), inputs)
+    assert torch.autograd.gradcheck(lambda *v: sum(nce_loss(*v, clip=2.0)), inputs)
 
 
 def test_scores_are_clipped_before_they_are_compared_and_not_before_the_penalty():
     """Huge scores: all the same after the clip, so that chance is what remains."""
     source, target = torch.full((4, 2), 1e3), torch.full((4, 5, 2), 1e3)
-    nce, penalty = predict(source, target)
+    nce, penalty = nce_loss(source, target)
     assert nce.item() == pytest.approx(math.log(1 + 3 * 5), rel=1e-5)
     assert penalty.item() == pytest.approx(2e12, rel=1e-5)
 
@@ -193,6 +193,6 @@ def test_positions_keep_their_order(encoder, photographs):
 
 def test_what_it_cannot_do_is_named():
     with pytest.raises(AAGError, match="at least two"):
-        predict(torch.ones(1, 3), torch.ones(1, 2, 3))
+        nce_loss(torch.ones(1, 3), torch.ones(1, 2, 3))
     with pytest.raises(AAGError, match="use --network amdim"):
         amdim(make_encoder())

@@ -33,7 +33,7 @@ def test_each_loss_by_its_name_on_one_joint_pass(kind, name, encoder, photograph
 def test_every_loss_is_offered_and_the_default_is_the_method_s_own():
     for kind, default in ((SimCLR, "nt-xent"), (ISIF, "own")):
         offered = get_args(get_type_hints(kind.settings_type)["loss"])
-        assert set(offered) == set(kind.losses) == {name for other, name in CASES if other is kind}
+        assert set(offered) == set(kind.loss_functions) == {name for other, name in CASES if other is kind}
         assert kind().settings.loss == default
     with pytest.raises(AAGError, match="unknown loss 'own'"):
         make_method(SimCLR, loss="own")

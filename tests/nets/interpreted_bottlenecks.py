@@ -11,7 +11,7 @@ from small_networks import make_fused, network, use_small_tiles
 from aag import AAGError
 from aag.nets import Encoder, bottlenecks
 from aag.nets.bottlenecks import WHOLE_BLOCKS_VARIABLE
-from aag.nets.fused import Fused
+from aag.nets.fused import FusedEncoder
 from aag.nets.layers import ConvNorm
 from aag.nets.sobel import SobelPair
 
@@ -55,7 +55,7 @@ def test_blocks_with_too_few_rows_run_layer_by_layer(photographs, monkeypatch, r
 
 def test_blocks_of_a_pair(photographs):
     encoder, images = pair_of_bottlenecks(photographs)
-    assert len(Fused(encoder, torch.float32).resnets) == 2
+    assert len(FusedEncoder(encoder, torch.float32).resnets) == 2
     compare_steps(encoder, images, steps=1)
 
 
@@ -95,19 +95,19 @@ def test_blocks_refuse_a_second_pass_in_one_step_and_eval_mode(photographs):
 def test_blocks_not_fused(photographs, monkeypatch):
     """Kernels compute these layer by layer."""
     encoder, _ = network("bottlenecks", photographs)
-    assert Fused(encoder, torch.float32).resnets
-    assert not Fused(network("bottlenecks", photographs, 2, 4)[0], torch.float32).resnets
-    assert not Fused(network("basic blocks", photographs)[0], torch.float32).resnets
+    assert FusedEncoder(encoder, torch.float32).resnets
+    assert not FusedEncoder(network("bottlenecks", photographs, 2, 4)[0], torch.float32).resnets
+    assert not FusedEncoder(network("basic blocks", photographs)[0], torch.float32).resnets
     changed = copy.deepcopy(encoder)
     conv = changed.backbone.blocks[1].residual[0].conv
     conv.bias = torch.nn.Parameter(torch.zeros(conv.out_channels))
-    assert not Fused(changed, torch.float32).resnets
+    assert not FusedEncoder(changed, torch.float32).resnets
     for number, value in ((0, (2, 2)), (2, (2, 2))):
         changed = copy.deepcopy(encoder)
         changed.backbone.blocks[1].residual[number].conv.stride = value
-        assert not Fused(changed, torch.float32).resnets
+        assert not FusedEncoder(changed, torch.float32).resnets
     changed = copy.deepcopy(encoder)
     changed.backbone.blocks[1].residual.append(ConvNorm(64, 64, 1))
-    assert not Fused(changed, torch.float32).resnets
+    assert not FusedEncoder(changed, torch.float32).resnets
     monkeypatch.delenv(WHOLE_BLOCKS_VARIABLE)
-    assert not Fused(encoder, torch.float32).resnets
+    assert not FusedEncoder(encoder, torch.float32).resnets

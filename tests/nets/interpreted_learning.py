@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from aag import AAGError, kernels
 from aag.nets import Encoder, kernel_context
-from aag.nets.fused import Fused
+from aag.nets.fused import FusedEncoder
 from aag.training.optimizers import LARS, SGD, Optimizer
 
 MOMENTUM, DECAY = 0.9, 0.2
@@ -46,7 +46,7 @@ def test_learning_steps_as_the_optimizer_does(photographs, name, steps):
 @pytest.mark.parametrize("rule", ["nesterov", "lars"])
 @pytest.mark.parametrize("name", ["basic blocks", "alexnet"])
 def test_learning_by_other_rules_as_the_optimizer_does(photographs, monkeypatch, name, rule):
-    monkeypatch.setattr(kernel_context, "SHARES", 2)  # so that programs have several tiles each
+    monkeypatch.setattr(kernel_context, "MAX_PARTS", 2)  # so that programs have several tiles each
     compare_steps(*network(name, photographs), steps=2, rule=rule)
 
 
@@ -87,7 +87,7 @@ def test_learning_can_be_switched_off(photographs, name):
     encoder, images = network(name, photographs)
     optimizer = make_optimizer(encoder)
     before = trained_state(encoder, optimizer)
-    fused = Fused(encoder, torch.float32, optimizer)
+    fused = FusedEncoder(encoder, torch.float32, optimizer)
     fused.updates_weights = False
     with fused:
         loss = objective(encoder(images)[1])
@@ -114,4 +114,4 @@ def test_frozen_weights_need_fused_without_an_optimizer(photographs):
     optimizer = make_optimizer(encoder)
     encoder.head.requires_grad_(False)
     with pytest.raises(AAGError, match="frozen weights cannot be updated during backward"):
-        Fused(encoder, torch.float32, optimizer)
+        FusedEncoder(encoder, torch.float32, optimizer)

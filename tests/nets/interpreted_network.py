@@ -18,19 +18,19 @@ from torch import Tensor
 
 from aag import AAGError, kernels
 from aag.nets import Encoder
-from aag.nets.fused import Fused
+from aag.nets.fused import FusedEncoder
 
 
 @pytest.mark.parametrize("name", ["resnet18 of 16", "resnet18 of 13", "bottlenecks", "pair", "alexnet"])
 def test_network_computes_what_plain_layers_compute(photographs, name):
     encoder, images = network(name, photographs)
-    compare_with_plain_layers(encoder, images, Fused(encoder, torch.float32))
+    compare_with_plain_layers(encoder, images, FusedEncoder(encoder, torch.float32))
 
 
 def test_network_of_edges_computes_what_plain_layers_compute(photographs):
     encoder, images = network("basic blocks", photographs)
     encoder.spec = replace(encoder.spec, network="resnet18-edges")
-    compare_with_plain_layers(encoder, images, Fused(encoder, torch.float32))
+    compare_with_plain_layers(encoder, images, FusedEncoder(encoder, torch.float32))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_network_normalises_groups_as_plain_layers_do(photographs, monkeypatch, 
 
 def test_network_refuses_a_batch_that_groups_do_not_divide(photographs):
     encoder, images = network("basic blocks", photographs, 2, 3)
-    for way in (Fused(encoder, torch.float32), kernels.disabled()):
+    for way in (FusedEncoder(encoder, torch.float32), kernels.disabled()):
         with (
             pytest.raises(AAGError, match="a batch of 5 images cannot be divided into groups of 3"),
             way,
@@ -61,7 +61,7 @@ def test_network_refuses_a_batch_that_groups_do_not_divide(photographs):
             encoder(images[:5])
 
 
-def compare_with_plain_layers(encoder: Encoder, images: Tensor, fused: Fused) -> None:
+def compare_with_plain_layers(encoder: Encoder, images: Tensor, fused: FusedEncoder) -> None:
     results = [run_plain(encoder, images, dtype) for dtype in (torch.float32, torch.float64)]
     with fused:
         embedding = encoder(images)[1]
@@ -81,7 +81,7 @@ def test_network_skips_gradients_that_are_not_needed(photographs):
     encoder, images = network("basic blocks", photographs)
     encoder.requires_grad_(False)
     encoder.head.requires_grad_(True)
-    fused = Fused(encoder, torch.float32)
+    fused = FusedEncoder(encoder, torch.float32)
     with fused:
         objective(encoder(images)[1]).backward()
     assert all((weight.grad is None) is name.startswith("backbone") for name, weight in encoder.named_parameters())
@@ -95,7 +95,7 @@ def test_network_skips_gradients_that_are_not_needed(photographs):
 def test_network_uses_changed_weights_after_a_refresh(photographs):
     encoder, images = network("basic blocks", photographs)
     before = run_plain(encoder, images, torch.float32)[1]
-    fused = Fused(encoder, torch.float32)
+    fused = FusedEncoder(encoder, torch.float32)
     with torch.no_grad():
         for weight in encoder.parameters():
             weight.copy_(weight.flip(0))
@@ -108,7 +108,7 @@ def test_network_uses_changed_weights_after_a_refresh(photographs):
 
 def test_network_takes_float_images_and_refuses_eval_mode(photographs):
     encoder, images = network("few pixels", photographs)
-    fused = Fused(encoder, torch.float32)
+    fused = FusedEncoder(encoder, torch.float32)
     with fused:
         expected = encoder(images)[1]
         torch.testing.assert_close(encoder(images.float() / 255)[1], expected, rtol=1e-4, atol=1e-4)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from aag import kernels
 from aag.nets import Encoder, unsupported_reason
 from aag.nets.alexnet import AlexNet
-from aag.nets.fused import Fused
+from aag.nets.fused import FusedEncoder
 from aag.nets.layers import ConvNorm, GhostBatchNorm2d, Linear, MaxPool
 from aag.nets.resnet import BasicBlock, ResNet
 from aag.nets.sobel import SobelPair
@@ -41,7 +41,7 @@ def override(module: nn.Module, way: str) -> None:
 
 def run_where_supported(encoder: Encoder, images: Tensor) -> Tensor:
     """Run as training does: on kernels if they support the encoder, else on plain layers."""
-    with contextlib.nullcontext() if unsupported_reason(encoder) else Fused(encoder, torch.float32):
+    with contextlib.nullcontext() if unsupported_reason(encoder) else FusedEncoder(encoder, torch.float32):
         return encoder(images)[1].detach()
 
 

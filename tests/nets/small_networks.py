@@ -15,7 +15,7 @@ from torch import Tensor
 from aag import kernels
 from aag.nets import Encoder, EncoderSpec, build, convolutions, fused_conv_norm
 from aag.nets.alexnet import AlexNet
-from aag.nets.fused import Fused
+from aag.nets.fused import FusedEncoder
 from aag.nets.heads import mlp_head
 from aag.nets.layers import Linear, use_ghost_batch_norm
 from aag.nets.resnet import BasicBlock, Bottleneck, ResNet
@@ -65,8 +65,8 @@ def use_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, name, (2048, warps, programs))
 
 
-def make_fused(encoder: Encoder, optimizer: Optimizer | None = None) -> Fused:
-    fused = Fused(encoder, torch.float32, optimizer)
+def make_fused(encoder: Encoder, optimizer: Optimizer | None = None) -> FusedEncoder:
+    fused = FusedEncoder(encoder, torch.float32, optimizer)
     fused.processors = 7  # several per group, and fewer to sum up than to normalise
     return fused
 

@@ -23,7 +23,7 @@ from aag.kernels.flip import flip_weights
 from aag.kernels.pool import max_pool, mean_pool
 from aag.nets import bottlenecks, convolutions
 from aag.nets.convolutions import REDUCTION, LibraryConvolution, row_grid
-from aag.nets.fused import Fused
+from aag.nets.fused import FusedEncoder
 from aag.training.deterministic import deterministic_algorithms
 from aag.training.optimizers import LARS, SGD
 
@@ -112,7 +112,7 @@ def test_kernels_do_not_support_a_changed_encoder(reason):
     CHANGES[reason](encoder)
     assert reason in unsupported_reason(encoder)
     with pytest.raises(AAGError, match="the kernels cannot train this encoder"):
-        Fused(encoder, torch.float32)
+        FusedEncoder(encoder, torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -140,14 +140,14 @@ def test_hooks_of_all_modules_are_not_bypassed():
 
 def test_weights_must_be_channels_last():
     with pytest.raises(AAGError, match="channels last"):
-        Fused(build(EncoderSpec(width=16)), torch.float32)
+        FusedEncoder(build(EncoderSpec(width=16)), torch.float32)
 
 
 def test_layers_are_plain_outside_even_after_an_error():
     encoder = small_encoder("resnet18")
     before = copy.deepcopy(encoder.state_dict())
     layers = [module for module in encoder.modules() if isinstance(module, ConvNorm | Linear)]
-    fused = Fused(encoder, torch.float32)
+    fused = FusedEncoder(encoder, torch.float32)
 
     def fails() -> None:
         with fused:
@@ -206,7 +206,7 @@ def launches() -> tuple[partial, ...]:
             weights = dict(encoder.named_parameters())
             optimizers = {"": None, "sgd": SGD(weights, 0.9, 1e-4), "lars": LARS(weights, 0.9, 1e-4)}
             optimizers["nesterov"] = SGD(weights, 0.9, 1e-4, nesterov=True)
-            with Fused(encoder, dtype, optimizers[rule]):
+            with FusedEncoder(encoder, dtype, optimizers[rule]):
                 images = torch.empty(48, 3, 32, 32, dtype=torch.uint8, device="meta")
                 embedding = encoder(images)[1]
             embedding.sum().backward()

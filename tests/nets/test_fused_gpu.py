@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aag import kernels
 from aag.nets import Encoder, EncoderSpec, build
-from aag.training.graph import replace_memsets
+from aag.training.memsets import replace_memsets
 from aag.training.optimizers import LARS, SGD, Optimizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -33,7 +33,7 @@ def run(
 
     `way`: kernels, plain, or exact for plain PyTorch in float64. All numbers of a kind are one row.
     """
-    from aag.nets.fused import Fused
+    from aag.nets.fused import FusedEncoder
 
     encoder = copy.deepcopy(encoder).to(torch.float64 if way == "exact" else torch.float32)
     weights = dict(encoder.named_parameters())
@@ -41,7 +41,7 @@ def run(
     if rule == "lars":
         optimizer = LARS(weights, MOMENTUM, DECAY)
     optimizer.lr.fill_(LR)
-    fused = Fused(encoder, dtype, optimizer if steps else None) if way == "kernels" else None
+    fused = FusedEncoder(encoder, dtype, optimizer if steps else None) if way == "kernels" else None
     mixed = way != "exact" and dtype == torch.bfloat16
     for _ in range(max(1, steps)):
         optimizer.zero_grad()

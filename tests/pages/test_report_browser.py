@@ -199,7 +199,7 @@ def nasty_page(tmp_path_factory) -> Path:
     picture = doc.Image(pack_pictures(pictures).jpegs[0], name)
     link = doc.Link(name, Path(f"javascript:document.title='run'{name[:3]}"), name)
     blocks = [
-        doc.Paragraph([name, link, doc.Styled(name, name), doc.Styled(name, "code"), picture], name),
+        doc.Paragraph([name, link, doc.Span(name, name), doc.Span(name, "code"), picture], name),
         doc.Bullets([name, [doc.Link(name, name)]]),
         doc.Table(name, [name, name], [[doc.Cell([name], name), doc.Cell([name, name], name)]], name, name),
         doc.Charts([LineChart(name, "x", "y", [Line(name, [(0, 1), (1, 2)], 0)]), LineChart(name, "x", "y", [])]),

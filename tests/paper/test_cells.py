@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from aag.paper import Cell, Experiment, Results, make_experiment
-from aag.paper.cells import CellResult, TableResult, find_tables
+from aag.paper.cells import CellResult, CellState, TableResult, find_tables
 from aag.paper.page import make_lists
 from aag.paper.protocol import describe_origin, describe_protocols, describe_training
 from aag.paper.summary import Summary
@@ -26,7 +26,7 @@ def shown(folder: Path, table: str, row: str, column: int = 0) -> CellResult:
 
 def test_several_seeds_are_their_mean_with_range_and_number(folder):
     cell = shown(folder, "table7", "full model")
-    assert cell.state == "done"
+    assert cell.state is CellState.DONE
     assert cell.values == (88.9, 88.7, 89.0)
     assert cell.mean == pytest.approx(88.8667, abs=1e-4)
     assert (cell.range, cell.ours) == ("88.70–89.00, n = 3", "88.87 (88.70–89.00, n = 3)")
@@ -81,7 +81,7 @@ def test_incomparable_cells_are_shown_and_not_counted(tmp_path):
 def test_short_runs_show_the_epoch_at_the_same_fraction(tmp_path):
     write(tmp_path, record(PAPER.replace(epochs=100), 80.0))
     cell = shown(tmp_path, "table3", "AAG", 1)
-    assert (cell.state, cell.note) == ("short", "epoch 40 of 100, not 400 of 1000")
+    assert (cell.state, cell.note) == (CellState.SHORT, "epoch 40 of 100, not 400 of 1000")
     curve = dict(cell.results[0].record["knn_by_epoch"])
     assert cell.values == (curve[40],)
 
@@ -112,7 +112,9 @@ def test_only_equal_measures_are_compared(tmp_path):
 
 def test_a_difference_is_of_the_numbers_as_shown():
     for hundredths in range(8780, 8880):  # seeds whose mean lies between two hundredths
-        cell = CellResult(Cell("", "", 88.3, "knn", PAPER), "done", values=(hundredths / 100, hundredths / 100 + 0.01))
+        cell = CellResult(
+            Cell("", "", 88.3, "knn", PAPER), CellState.DONE, values=(hundredths / 100, hundredths / 100 + 0.01)
+        )
         assert cell.difference == round(float(f"{cell.mean:.2f}") - 88.3, 2)
 
 
@@ -144,10 +146,10 @@ def test_gains_are_shown_next_to_the_papers(folder):
 
 def test_fewer_rounds_of_a_run_are_a_short_version(tmp_path):
     write(tmp_path, record(method("and", epochs=400, rounds=2), 84.4))
-    (shown,) = find_tables(Results(tmp_path))[0].with_state("short")
+    (shown,) = find_tables(Results(tmp_path))[0].with_state(CellState.SHORT)
     assert (shown.name, shown.note, shown.ours) == ("AND, CIFAR-10, ResNet-18", "400 of 1000 epochs", "84.40")
     write(tmp_path, record(method("and", epochs=400), 70.0))  # five rounds of 80
-    (shown,) = find_tables(Results(tmp_path))[0].with_state("short")
+    (shown,) = find_tables(Results(tmp_path))[0].with_state(CellState.SHORT)
     assert shown.values == (70.0,)  # one of them, and never the mean of both
 
 

@@ -20,10 +20,10 @@ def test_a_run_is_found_with_all_its_seeds(tmp_path):
     write(tmp_path, record(PAPER.replace(epochs=100)))
     results = Results(tmp_path)
     assert [result.seed for result in results.all_seeds(PAPER)] == [0, 1, 2]
-    found = results.same_seed(PAPER.replace(seed=1))
+    found = results.find_result(PAPER.replace(seed=1))
     assert found is not None
     assert found.seed == 1
-    assert results.same_seed(PAPER.replace(seed=3)) is None
+    assert results.find_result(PAPER.replace(seed=3)) is None
     assert [[result.epochs for result in alike] for alike in results.short_versions(PAPER)] == [[100]]
     assert not results.damaged
 
@@ -48,8 +48,8 @@ def test_short_versions_are_together_if_only_their_seeds_differ(tmp_path):
 
 def test_the_precision_counts_only_where_a_run_chooses_one(tmp_path):
     write(tmp_path, record(PAPER, settings=PAPER.settings.resolve("fp32").to_json()), "fp32")
-    assert Results(tmp_path).same_seed(PAPER)
-    assert Results(tmp_path).same_seed(PAPER.replace(precision="bf16")) is None
+    assert Results(tmp_path).find_result(PAPER)
+    assert Results(tmp_path).find_result(PAPER.replace(precision="bf16")) is None
     path = write(tmp_path, record(PAPER))
     assert [result.path for result in Results(tmp_path).all_seeds(PAPER)] == [path]  # one per seed, bf16 first
 

@@ -31,7 +31,7 @@ def train_step(encoder: Encoder, views: Tensor) -> dict[str, Tensor]:
     method.setup(MethodContext(encoder, images, settings.train))
     runtime = Runtime(torch.device("cpu"), torch.float32, kernels=True)
     step = Step(encoder, method, settings.train, runtime)
-    step.fused[0].processors = 7  # several programs, whose sums are added up
+    step.fused_encoders[0].processors = 7  # several programs, whose sums are added up
     own = process_slice(images)
     statistics = step(Batch(views[:, own], torch.arange(images)[own]), lr=1e-3)
     step.close()

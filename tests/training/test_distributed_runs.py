@@ -52,7 +52,7 @@ def alone(folder):
 def test_two_processes_make_one_run_like_that_of_one(folder, alone):
     main, other = train(folder, 2, "two")
     assert (main.code, other.code, other.output) == (0, 0, ""), (main, other)
-    assert "2 processes (gloo), 8 images of a batch each; batch norm synchronised\n" in main.output
+    assert "2 processes (gloo), each with 8 images of every batch; batch norm synchronised\n" in main.output
     two = Run(folder / "two")
     assert two.settings() == alone.settings()
     for row, expected in zip(epochs(two), epochs(alone), strict=True):
@@ -73,7 +73,7 @@ def test_a_group_of_one_process_can_be_forced(folder, alone, monkeypatch):
     monkeypatch.setenv("AAG_FORCE_DISTRIBUTED", "1")
     (forced,) = train(folder, 1, "forced")
     assert forced.code == 0, forced
-    assert "1 process (gloo), 16 images of a batch each; batch norm synchronised\n" in forced.output
+    assert "1 process (gloo), each with 16 images of every batch; batch norm synchronised\n" in forced.output
     for row, expected in zip(epochs(Run(folder / "forced")), epochs(alone), strict=True):
         assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3)  # float32
 

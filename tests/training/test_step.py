@@ -234,7 +234,7 @@ def test_what_only_the_kernels_cannot_do_falls_back(images, monkeypatch, error):
     monkeypatch.setattr(Step, "warm_up", fail)
     trainer = make(images)
     trainer.runtime = replace(trainer.runtime, kernels=True, fused_step=True)
-    monkeypatch.setattr(Step, "_make_fused", lambda step: [])
+    monkeypatch.setattr(Step, "_fuse_encoders", lambda step: [])
     trainer.prepare()
     trainer.warm_up()
     trainer.close()

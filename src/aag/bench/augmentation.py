@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aag import kernels
 from aag.augment import Augmentation
-from aag.bench.peers import AUGMENTATIONS, KINDS, OURS, Torchvision
+from aag.bench.peers import AUGMENTATIONS, KINDS, OURS, TransformProcesses
 from aag.bench.plan import Plan
 from aag.bench.timing import CPU, measure
 from aag.methods import Method
@@ -34,15 +34,15 @@ class FixedViews(Method):
 def run(plan: Plan) -> dict[str, Any]:
     images = plan.images(plan.augment_images)
     rows = []
-    with Torchvision(images, plan.threads) as torchvision:
+    with TransformProcesses(images, plan.threads) as processes:
         for name, augmentation in AUGMENTATIONS.items():
             method = FixedViews(augmentation)
             row: dict[str, Any] = {"family": name, "ours_cpu": _measure_ours(plan, method, images, CPU)}
             if plan.cuda:
                 row |= _on_gpu(plan, method, images)
-            row["ours_processes"] = _rate(plan, partial(torchvision, name, OURS), len(images), CPU)
+            row["ours_processes"] = _rate(plan, partial(processes, name, OURS), len(images), CPU)
             for kind in KINDS:
-                row[f"torchvision_{kind}"] = _rate(plan, partial(torchvision, name, kind), len(images), CPU)
+                row[f"torchvision_{kind}"] = _rate(plan, partial(processes, name, kind), len(images), CPU)
             rows.append(row | _ratios(row))
     if plan.cuda:  # as in training; each view counts as an image
         settings = plan.training[0].settings.resolve()

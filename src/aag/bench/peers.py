@@ -52,11 +52,11 @@ def torchvision_transforms(augmentation: Augmentation, t: ModuleType, size: int 
     return steps
 
 
-class Torchvision:
+class TransformProcesses:
     """Processes that hold the images and write the transformed ones into shared memory.
 
-    This does less than a DataLoader (no sampler, no collation, no queue of batches), in torchvision's favour: the
-    PIL images are made and the processes started before the clock starts.
+    They do less than a DataLoader, in torchvision's favour: there is no sampler, no collation and no queue of batches.
+    PIL images are made, and processes started, before the clock starts.
     """
 
     def __init__(self, images: Tensor, processes: int) -> None:
@@ -67,21 +67,21 @@ class Torchvision:
         self.out = torch.zeros_like(images).share_memory_()
         arguments = (images.share_memory_(), self.out, context.Barrier(processes))
         self.pool = ProcessPoolExecutor(processes, context, _start, arguments)
-        self._all([self.pool.submit(int) for _ in range(processes)])  # each waits until all have started
+        self._wait([self.pool.submit(int) for _ in range(processes)])  # each waits until all have started
 
-    def __enter__(self) -> "Torchvision":
+    def __enter__(self) -> "TransformProcesses":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.pool.shutdown(cancel_futures=True)
 
     def __call__(self, name: str, kind: str) -> None:
-        """Transform every image once, by torchvision or (`ours`) by our augmentation in the same processes."""
+        """Transform every image once: by torchvision's transforms of a kind, or with OURS by our augmentation."""
         task = OUR_TASK if kind == OURS else TASK
-        self._all([self.pool.submit(_work, name, kind, start) for start in range(0, len(self.out), task)])
+        self._wait([self.pool.submit(_work, name, kind, start) for start in range(0, len(self.out), task)])
 
     @staticmethod
-    def _all(futures: list[Future]) -> None:
+    def _wait(futures: list[Future]) -> None:
         for future in futures:
             future.result()
 

@@ -70,16 +70,16 @@ def commands() -> dict[str, Command]:
             found[name] = _command(getattr(module, name.capitalize()), about, tuple(second))
             if name in ("sweep", "race"):  # they take the options of train, too
                 found[name] = replace(found[name], options=_train_options() | found[name].options)
-            for word, kind in second.items():
-                found[f"{name} {word}"] = _command(kind) if kind else Command()
+            for word, cls in second.items():
+                found[f"{name} {word}"] = _command(cls) if cls else Command()
     return found
 
 
-def _command(kind: type, about: str = "", second_words: tuple[str, ...] = ()) -> Command:
-    types, docs = get_type_hints(kind, include_extras=True), field_docs(kind)
+def _command(cls: type, about: str = "", second_words: tuple[str, ...] = ()) -> Command:
+    types, docs = get_type_hints(cls, include_extras=True), field_docs(cls)
     options: dict[str, Word] = {}
     argument = Word(second_words)
-    for each in fields(kind):
+    for each in fields(cls):
         word = Word(
             _choices(types[each.name]), not _is_flag(types[each.name]), _first_sentence(docs.get(each.name, ""))
         )
@@ -101,12 +101,12 @@ def _train_options() -> dict[str, Word]:
     names = {"data": DATASETS, "recipe": ["auto", *recipes()], "method": methods(), "network": NETWORKS}
     options: dict[str, Word] = {}
     for method in methods():
-        for name, kind in describe_options(method).items():
+        for name, annotation in describe_options(method).items():
             plain = name.removeprefix("--").replace("-", "_")
             if plain.startswith("no_"):
                 continue  # its flag brings both
-            known = _choices(kind) or tuple(names.get(plain, ()))
-            options |= _spellings(plain, Word(known, not _is_flag(kind), _help_text(kind)))
+            known = _choices(annotation) or tuple(names.get(plain, ()))
+            options |= _spellings(plain, Word(known, not _is_flag(annotation), _help_text(annotation)))
     return options
 
 
@@ -115,21 +115,21 @@ def _spellings(name: str, word: Word) -> dict[str, Word]:
     return dict.fromkeys(names, word) | ({} if word.takes_value else {option(f"no_{name}"): word})
 
 
-def _choices(kind: Any) -> tuple[str, ...]:
+def _choices(annotation: Any) -> tuple[str, ...]:
     """Return the values of a Literal, also inside Annotated, Optional or tuple."""
-    if get_origin(kind) is Literal:
-        return tuple(map(str, get_args(kind)))
-    inner = get_args(kind)[:1] if get_origin(kind) is Annotated else get_args(kind)
+    if get_origin(annotation) is Literal:
+        return tuple(map(str, get_args(annotation)))
+    inner = get_args(annotation)[:1] if get_origin(annotation) is Annotated else get_args(annotation)
     wrappers = (Annotated, Union, UnionType, tuple)
-    return tuple(value for each in inner for value in _choices(each)) if get_origin(kind) in wrappers else ()
+    return tuple(value for each in inner for value in _choices(each)) if get_origin(annotation) in wrappers else ()
 
 
-def _is_flag(kind: Any) -> bool:
-    return kind is bool or (get_origin(kind) is Annotated and _is_flag(get_args(kind)[0]))
+def _is_flag(annotation: Any) -> bool:
+    return annotation is bool or (get_origin(annotation) is Annotated and _is_flag(get_args(annotation)[0]))
 
 
-def _help_text(kind: Any) -> str:
-    return next((_first_sentence(each.help) for each in get_args(kind)[1:] if getattr(each, "help", None)), "")
+def _help_text(annotation: Any) -> str:
+    return next((_first_sentence(each.help) for each in get_args(annotation)[1:] if getattr(each, "help", None)), "")
 
 
 def _first_sentence(text: str) -> str:

@@ -22,12 +22,12 @@ class Methods:
 def run(arguments: list[str]) -> int:
     options = parse(Methods, "methods", arguments)
     rows: list[dict[str, Any]] = []
-    for name, kind in methods().items():
-        module = inspect.getmodule(kind)
+    for name, cls in methods().items():
+        module = inspect.getmodule(cls)
         about, *reference = [line for line in (module.__doc__ or "").splitlines() if line.strip()]
-        docs, shared = field_docs(kind.settings_type), {field.name for field in fields(MethodSettings)}
+        docs, shared = field_docs(cls.settings_type), {field.name for field in fields(MethodSettings)}
         settings = [
-            {"option": option(field), "about": text, "default": getattr(kind.settings_type(), field)}
+            {"option": option(field), "about": text, "default": getattr(cls.settings_type(), field)}
             for field, text in docs.items()
             if field not in shared
         ]
@@ -56,4 +56,4 @@ def run(arguments: list[str]) -> int:
 def _parent(name: str) -> str | None:
     """Return the method whose settings this method extends."""
     bases = methods()[name].settings_type.__mro__[1:]
-    return next((other for other, kind in methods().items() if kind.settings_type in bases), None)
+    return next((other for other, cls in methods().items() if cls.settings_type in bases), None)

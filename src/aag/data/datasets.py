@@ -83,8 +83,8 @@ class Dataset:
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz/"
 _STANFORD = "https://ufldl.stanford.edu/housenumbers/"
-# The values that the paper's line of code uses. Each std is the mean of the images' own deviations, so it is smaller
-# than the per-pixel deviation of ImageSet.statistics().
+# The values that the paper's line of code uses. Each std is the mean of the images' own standard deviations, so it is
+# smaller than that over all pixels, which ImageSet.statistics() returns.
 _CIFAR10_MEAN, _CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 DATASETS: dict[str, Dataset] = {

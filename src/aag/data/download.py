@@ -19,8 +19,8 @@ from aag.data.datasets import Archive
 from aag.errors import AAGError, first_line
 from aag.files import explain_write_errors
 
-Progress = Callable[[str, int, int | None], None]
-"""Called with the file name, the bytes so far and the total bytes (None if the server does not say)."""
+DownloadCallback = Callable[[str, int, int | None], None]
+"""Called with the name of the file, the bytes so far and all bytes (None if the server does not say)."""
 
 WRITE_ADVICE = "free space there, or set AAG_DATA to a folder that you can write to"
 
@@ -39,7 +39,7 @@ def download(
     target: Path,
     archive: Archive,
     *,
-    progress: Progress | None = None,
+    progress: DownloadCallback | None = None,
     retries: int = 3,
     timeout: float = 30.0,
     pause: float = 1.0,
@@ -102,7 +102,7 @@ def _open(request: urllib.request.Request, timeout: float) -> Any:
     return opener.open(request, timeout=timeout)
 
 
-def _transfer(url: str, part: Path, start: int, limit: int, progress: Progress | None, timeout: float) -> bool:
+def _transfer(url: str, part: Path, start: int, limit: int, progress: DownloadCallback | None, timeout: float) -> bool:
     """Download the bytes after `start`, up to `limit` in all; return whether the server resumed there.
 
     Raises OSError for problems with the disk and _TransferError for problems with the network.

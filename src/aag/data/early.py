@@ -2,7 +2,7 @@
 
 A thread decodes the source into its store; see `aag.data.store`. Results must not depend on the thread's progress, so
 the set has one image per listed file. Files that cannot be read have no row in the store; in their place, the first
-images are repeated at the end. Mean, deviation and fingerprint are those of the first block of images.
+images are repeated at the end. The statistics and the fingerprint are those of the first block.
 """
 
 import json
@@ -28,7 +28,7 @@ from aag.data.loading import load, source_name
 from aag.data.remote import is_url
 from aag.data.shard_files import find_shards
 from aag.data.shards import Shards
-from aag.data.store import Background, Progress, Store, StoredImages, map_images, open_images
+from aag.data.store import Background, ProgressCallback, Store, StoredImages, map_images, open_images
 from aag.data.summary import summarize
 from aag.errors import AAGError, first_line
 from aag.locks import is_locked
@@ -45,7 +45,7 @@ def load_early(
     root: str | Path | None = None,
     image_size: int | None = None,
     follow: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> ImageSet:
     """Return the training images as soon as the first block is decoded, while a thread decodes the rest.
 

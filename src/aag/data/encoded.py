@@ -24,8 +24,9 @@ PIXEL_BYTES = 2**21  # of decoded images
 class Part:
     """Consecutive images that are decoded together.
 
-    `position` and the `names` and `labels` of all images are stored with the pixels where a source knows them only
-    after it was read. `fraction`: how much of the source is read after this part.
+    A source that knows its names and labels only by reading all of it, such as shards, gives the `names` and `labels`
+    of these images here, and the `position` after them, from which it can be read on. They are stored with the pixels.
+    `fraction`: how much of the source is read after this part.
     """
 
     items: Sequence[Item]
@@ -60,7 +61,10 @@ class EncodedImages(Protocol):
         """Return a hash that changes with the content, without reading it."""
 
     def parts(self, done: int, position: tuple[int, ...], size: int) -> Iterator[Part]:
-        """Yield all images after the first `done`, where a part ended at `position`. They will be decoded to `size`."""
+        """Yield all images after the first `done`, in parts.
+
+        position: that of the last part that was decoded, or empty. size: side that the images will be decoded to.
+        """
 
     def load(self, part: Part) -> Part:
         """Return the part with the content of its items. Called in parallel, in threads."""

@@ -21,7 +21,7 @@ from aag.data.encoded import ImageFiles
 from aag.data.hashes import hash_files
 from aag.data.holdout import NoLabelsError, choose_held_out
 from aag.data.listing import Listing, class_folder, list_images, no_image_error, split_folders
-from aag.data.store import Progress, StoredImages, open_images
+from aag.data.store import ProgressCallback, StoredImages, open_images
 from aag.text import printable
 
 DEFAULT_SIZE = 32
@@ -50,7 +50,7 @@ def read(
     labels: str = "known",
     holdout: float | None = None,
     root: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> dict[str, SplitArrays]:
     """Return the requested splits of a folder or a URL. `limit` is the number of images to decode per split.
 
@@ -104,7 +104,7 @@ def _hold_out(part: _Part, fraction: float, root: str | Path | None) -> dict[str
 
 def _decode(
     part: _Part, classes: tuple[str, ...], size: int, limit: int | None, root: str | Path | None,
-    progress: Progress | None,
+    progress: ProgressCallback | None,
 ) -> SplitArrays:  # fmt: skip
     if limit is not None and limit < part.files.count:
         part = part.select(select_indices(part.files.count, limit), f"{part.variant} {limit}")

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def hash_files(files: ImageFiles, root: str | Path | None = None) -> np.ndarray:
-    """Return a hash uint64 [N] of each file's content. Files are read once; then the hashes are in the cache folder."""
+    """Return a hash uint64 [N] of each file's content. They are stored in the cache folder until a file changes."""
     store = Store(files, 0, root, "hashes")
     file = store.folder / f"{store.key}.npy"
     with suppress(OSError, ValueError, EOFError):

@@ -27,8 +27,8 @@ class ImageSet:
     C may be any number of channels; images from files have 3. Images are square (H = W), because the networks and the
     augmentations expect squares. `skipped` has one line "path: reason" per file that could not be read. `names` are the
     files' paths relative to their folder, one per image; empty if images do not come from files. `decoding` (with
-    --start-early) says which images may be read while others are decoded. Then mean, deviation and fingerprint come
-    from the first block of images.
+    --start-early) says which images may be read while others are decoded. Then the statistics and the fingerprint are
+    those of the first block of images.
     """
 
     name: str
@@ -100,7 +100,7 @@ class ImageSet:
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the per-pixel mean and standard deviation of each channel, on a scale of 0 to 1.
 
-        The deviation is at least one grey level, so that dividing by it is safe for constant images.
+        The standard deviation is at least one grey level, so that dividing by it is safe for constant images.
         """
         mean, square = self._summary.sums / (self._summary.count * self.image_size**2)
         std = np.sqrt(np.maximum(square - mean**2, 1.0))

@@ -17,8 +17,8 @@ COMPLETE = b'{"complete": true}\n'
 
 
 @dataclass
-class State:
-    """The content of a journal. `names` and `labels` include images that failed; see `Part`."""
+class JournalState:
+    """What a journal says about its store. `names` and `labels` include images that failed; see `Part`."""
 
     files: int = 0
     failures: dict[int, str] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class State:
     complete: bool = False
 
     def add(self, part: Part, chunk: Chunk) -> bytes:
-        """Count a chunk and return its line."""
+        """Update the state by a chunk that was decoded from a part, and return its line of the journal."""
         failures = {self.files + place: reason for place, reason in chunk.failures.items()}
         self.failures |= failures
         self.files += chunk.files
@@ -49,7 +49,8 @@ class State:
             entry |= {"names": list(part.names), "labels": list(part.labels), "position": part.position}
         return json.dumps(entry).encode() + b"\n"
 
-    def _read_entry(self, entry: dict[str, Any]) -> None:
+    def read_entry(self, entry: dict[str, Any]) -> None:
+        """Update the state from a line of the journal. Raises KeyError, TypeError or ValueError if it is damaged."""
         summary = PixelSummary(entry["rows"], np.array(entry["sums"]), bytes.fromhex(entry["digest"]))
         failures = {place: reason for place, reason in entry["failures"]}
         names, labels = _as_list(entry.get("names", [])), _as_list(entry.get("labels", []))
@@ -62,12 +63,12 @@ class State:
 
 def read_journal(journal: Path, pixels: Path, row_shape: Sequence[int], *, verify: bool = False,
     check_stop: Callable[[], None] = lambda: None,
-) -> State:  # fmt: skip
+) -> JournalState:  # fmt: skip
     """Read a journal. With `verify`, stop at the first chunk with pixels that do not match their hash.
 
     `check_stop` is called before each chunk; it may raise.
     """
-    state = State()
+    state = JournalState()
     with (
         suppress(OSError),
         journal.open("rb") as lines,
@@ -82,14 +83,14 @@ def read_journal(journal: Path, pixels: Path, row_shape: Sequence[int], *, verif
                     break
                 if verify and not _is_intact(file, state, entry, row_shape):
                     break
-                state._read_entry(entry)
+                state.read_entry(entry)
                 state.length += len(line)
                 continue
             break
     return state
 
 
-def _is_intact(pixels: IO[bytes] | None, state: State, entry: dict[str, Any], row_shape: Sequence[int]) -> bool:
+def _is_intact(pixels: IO[bytes] | None, state: JournalState, entry: dict[str, Any], row_shape: Sequence[int]) -> bool:
     rows = entry["rows"] - state.summary.count
     length = rows * int(np.prod(row_shape))
     content = pixels.read(length) if pixels else b""

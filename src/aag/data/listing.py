@@ -50,7 +50,7 @@ def split_names(paths: Collection[str]) -> dict[str, str]:
 
 
 def _choose_splits(folders: dict[str, T], whole: T, has_images: bool) -> dict[str, T]:
-    """Choose the split folders from subfolders by lower-case name. has_images: whether images lie beside them."""
+    """Choose the split folders from subfolders by lower-case name. has_images: whether images are next to them."""
     test = next((folders[name] for name in TEST_NAMES if name in folders), None)
     if "train" in folders and test is not None:
         return {"train": folders["train"], "test": test}

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,12 +19,12 @@ from aag.data.hub import PREFIX as HUB_PREFIX
 from aag.data.imageset import ImageSet, check_dense
 from aag.data.remote import is_url
 from aag.data.shard_files import find_shards, is_remote
+from aag.data.store import ProgressCallback
 from aag.errors import AAGError, describe, unknown_name
 from aag.text import printable
 
 Split = Literal["train", "test", "unlabelled"]
 Labels = Literal["known", "none"]
-Progress = Callable[[int, int], None]  # files decoded, files in all
 TrainTestSets = tuple[ImageSet, ImageSet | None]  # training and test images; None: there are no test images
 
 
@@ -37,7 +37,7 @@ class _Options:
     limit: int | None = None
     labels: Labels = "known"
     holdout: float | None = None
-    progress: Progress | None = None
+    progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
         check_options(self.image_size, self.limit)
@@ -57,7 +57,7 @@ def load(
     limit: int | None = None,
     labels: Labels = "known",
     holdout: float | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> ImageSet:
     """Load one split of a known data set (see `DATASETS`), a folder of image files, shards or an .npz file.
 
@@ -91,7 +91,7 @@ def load_pair(
     limit: int | None = None,
     labels: Labels = "known",
     holdout: float | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> tuple[ImageSet, ImageSet | None]:
     """Load the train and the test split of a source; test is None if there is none. Options are those of `load`."""
     options = _Options(root, image_size, limit, labels, holdout, progress)

@@ -14,7 +14,7 @@ import numpy as np
 
 from aag.data.arrays import SplitArrays, to_channels_last
 from aag.data.datasets import SPLITS
-from aag.data.npz_members import ArrayHeader, Arrays, open_arrays
+from aag.data.npz_members import ArrayHeader, NpzArrays, open_arrays
 from aag.errors import AAGError, first_line
 from aag.files import atomic_write_path, open_regular
 from aag.text import printable
@@ -52,7 +52,7 @@ def write(path: Path, splits: Mapping[str, SplitArrays]) -> None:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
-def _read(path: Path, content: Arrays, splits: Collection[str]) -> dict[str, SplitArrays]:
+def _read(path: Path, content: NpzArrays, splits: Collection[str]) -> dict[str, SplitArrays]:
     prefixes = {split: f"{split}_" for split in SPLITS}
     if "train_images" not in content:
         prefixes["train"] = ""
@@ -76,7 +76,7 @@ def _read(path: Path, content: Arrays, splits: Collection[str]) -> dict[str, Spl
     return out
 
 
-def _labels(path: Path, content: Arrays, split: str, prefix: str) -> np.ndarray | None:
+def _labels(path: Path, content: NpzArrays, split: str, prefix: str) -> np.ndarray | None:
     key = f"{prefix}labels"
     if key not in content:
         return None
@@ -94,7 +94,7 @@ def _labels(path: Path, content: Arrays, split: str, prefix: str) -> np.ndarray 
     return labels
 
 
-def _classes(path: Path, content: Arrays, highest: int) -> tuple[str, ...]:
+def _classes(path: Path, content: NpzArrays, highest: int) -> tuple[str, ...]:
     if "classes" not in content:
         if highest >= MAX_CLASSES:
             raise AAGError(f"{path}: the highest label is {highest}; labels are class numbers counting from 0")

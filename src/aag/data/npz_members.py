@@ -20,7 +20,7 @@ from aag.text import readable_bytes
 
 # Deflate can shrink zeros a thousandfold, and photographs hardly at all.
 _MAX_EXPANSION = 200
-_FREE_EXPANSION = 1_000_000_000  # bytes; below, any expansion is fine
+_FREE_EXPANSION = 1_000_000_000  # bytes; arrays up to this size may expand by any factor
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ArrayHeader:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-class Arrays:
+class NpzArrays:
     """The arrays in an open .npz, by name. Use `open_arrays`."""
 
     def __init__(self, archive: zipfile.ZipFile, file_bytes: int) -> None:
@@ -84,10 +84,10 @@ class Arrays:
 
 
 @contextmanager
-def open_arrays(path: Path) -> Iterator[Arrays]:
+def open_arrays(path: Path) -> Iterator[NpzArrays]:
     """Open an .npz. Raises OSError, ValueError, MemoryError and what zipfile and zlib raise for damaged files."""
     with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-        yield Arrays(archive, path.stat().st_size)
+        yield NpzArrays(archive, path.stat().st_size)
 
 
 def _read_header(member: IO[bytes], name: str) -> ArrayHeader:

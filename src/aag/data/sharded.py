@@ -11,7 +11,7 @@ from aag.data.encoded import Label
 from aag.data.folder import DEFAULT_SIZE, make_arrays
 from aag.data.holdout import NoLabelsError, choose_held_out
 from aag.data.shards import Shards
-from aag.data.store import Progress, StoredImages, open_images
+from aag.data.store import ProgressCallback, StoredImages, open_images
 from aag.errors import AAGError
 from aag.text import pluralize, printable
 
@@ -24,7 +24,7 @@ def read(
     labels: str = "known",
     holdout: float | None = None,
     root: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> dict[str, SplitArrays]:
     """Return all splits, decoded. The options are those of `folder.read`.
 

@@ -32,15 +32,15 @@ import numpy as np
 
 from aag.data.encoded import EncodedImages, Label, Part
 from aag.data.image_cache import store_root
-from aag.data.journal import COMPLETE, State, read_journal
+from aag.data.journal import COMPLETE, JournalState, read_journal
 from aag.data.parallel_decode import decode_parts
 from aag.data.summary import PixelSummary
 from aag.errors import AAGError
 from aag.text import printable, readable_bytes
 
-Progress = Callable[[int, int], None]  # files done, files in all
+ProgressCallback = Callable[[int, int], None]  # called with the files done, and all files
 _log = logging.getLogger(__name__)
-_DECODER = 2  # increase it when the same file gives other pixels
+_DECODER_VERSION = 2  # increase it when the same file gives other pixels
 LOCK_SECONDS = 0.1  # between two attempts to get a lock
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 names it
 
@@ -79,7 +79,7 @@ def open_images(
     *,
     root: str | Path | None = None,
     variant: str = "",
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     background: Background | None = None,
 ) -> StoredImages:
     """Return the images of a source, cropped and resized to `size`; decode them if they are not stored.
@@ -117,11 +117,11 @@ class Store:
     ) -> None:
         self.source, self.size, self.background = source, size, background
         location = os.fsencode(source.location)
-        slot = hashlib.sha256(b"\0".join((location, f"{size} {variant}".encode()))).hexdigest()[:12]
+        source_hash = hashlib.sha256(b"\0".join((location, f"{size} {variant}".encode()))).hexdigest()[:12]
         name = re.sub(r"\W+", "-", os.path.basename(source.location.rstrip("/")))
         self.root = store_root(root)
-        self.folder = self.root / f"{name[:40]}-{size}-{slot}"
-        self.key = hashlib.sha256(f"{_DECODER} {size} {source.key()}".encode()).hexdigest()[:16]
+        self.folder = self.root / f"{name[:40]}-{size}-{source_hash}"
+        self.key = hashlib.sha256(f"{_DECODER_VERSION} {size} {source.key()}".encode()).hexdigest()[:16]
         self.pixels, self.journal = self.folder / f"{self.key}.u8", self.folder / f"{self.key}.jsonl"
         self.lock_file = self.folder / ".lock"
         self.row_shape, self.row_bytes = (3, size, size), 3 * size * size
@@ -160,7 +160,7 @@ class Store:
                 is_locked = False
             yield is_locked
 
-    def build_alone(self, progress: Progress | None) -> StoredImages:
+    def build_alone(self, progress: ProgressCallback | None) -> StoredImages:
         """Decode into files of this process, without a lock, and rename them when they are complete."""
         _log.info("%s has no file locks: no other process may share the decoding", self.root)
         pixels, journal = self.pixels, self.journal
@@ -179,7 +179,7 @@ class Store:
             self.pixels, self.journal = pixels, journal
         return self._read_built()
 
-    def build(self, progress: Progress | None) -> StoredImages:
+    def build(self, progress: ProgressCallback | None) -> StoredImages:
         """Decode the images that are not in the journal, and map all. Call it inside `lock`."""
         try:
             self._decode(progress)
@@ -193,7 +193,7 @@ class Store:
             raise AAGError(f"{self.folder} was deleted while it was written; run the same command again")
         return found
 
-    def _decode(self, progress: Progress | None) -> None:
+    def _decode(self, progress: ProgressCallback | None) -> None:
         state = read_journal(
             self.journal, self.pixels, self.row_shape, verify=True, check_stop=lambda: _check_stop(self.background)
         )
@@ -301,9 +301,9 @@ def map_images(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _decode_to_memory(
-    source: EncodedImages, size: int, progress: Progress | None, background: Background | None
+    source: EncodedImages, size: int, progress: ProgressCallback | None, background: Background | None
 ) -> StoredImages:
-    state, count = State(), source.count
+    state, count = JournalState(), source.count
     try:
         images = np.empty((count or 0, 3, size, size), np.uint8)
         chunks = []

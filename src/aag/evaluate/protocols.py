@@ -6,7 +6,7 @@ import torch
 
 from aag.data import ImageSet
 from aag.errors import AAGError
-from aag.evaluate import sharded
+from aag.evaluate import distributed
 from aag.evaluate.knn import knn_protocol
 from aag.evaluate.linear import linear_probe, linear_protocol
 from aag.nets import Encoder
@@ -44,10 +44,10 @@ def evaluate_encoder(
     train_rows, test_rows = train_set.labelled(), test_set.labelled()
     train_labels, test_labels = train_set.labels[train_rows].to(device), test_set.labels[test_rows].to(device)
     train_features, train_embedding = (
-        each[train_rows.to(each.device)] for each in sharded.encode(encoder, train_set.images, dtype)
+        each[train_rows.to(each.device)] for each in distributed.encode(encoder, train_set.images, dtype)
     )
     test_features, test_embedding = (
-        each[test_rows.to(each.device)] for each in sharded.encode(encoder, test_set.images, dtype)
+        each[test_rows.to(each.device)] for each in distributed.encode(encoder, test_set.images, dtype)
     )
     shared = {
         "precision": "bf16" if dtype == torch.bfloat16 else "fp32",
@@ -62,7 +62,7 @@ def evaluate_encoder(
         ("embedding", train_embedding, test_embedding),
         ("features", train_features, test_features),
     ):
-        accuracy = sharded.knn_accuracy(train, train_labels, test, test_labels, k=k, temperature=temperature)
+        accuracy = distributed.knn_accuracy(train, train_labels, test, test_labels, k=k, temperature=temperature)
         protocol = knn_protocol(k=min(k, len(train)), temperature=temperature, layer=layer)
         protocol["dimensions"] = train.shape[1]
         results.append({"name": f"kNN ({layer})", "accuracy": accuracy, "protocol": protocol | shared})

@@ -19,7 +19,8 @@ before.
 Rows are all pixels of all images, channels last. Products of whole tensors are shared by a few programs, as in `norm`.
 
 In bf16 this is more accurate than batch norm of a stored z, which is rounded. In float32 it is less accurate where the
-mean of a channel of z is many times its deviation: the variance has a relative error of 1e-7 times that ratio squared.
+mean of a channel of z is many times its standard deviation: the variance has a relative error of 1e-7 times that ratio
+squared.
 """
 
 import triton
@@ -30,10 +31,10 @@ from aag.kernels.norm import subsample, update_norm_weights, update_running_stat
 
 @triton.jit
 def cross_products(
-    left, right, shares, rows, left_channels, right_channels,
+    left, right, partial, rows, left_channels, right_channels,
     BLOCK_M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_R: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """shares [programs, L · R + L] ← parts of leftᵀ · right, and of the sums of left's rows."""
+    """partial [programs, L · R + L] ← partial sums of leftᵀ · right, and of left's rows."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     left_channel = tl.program_id(1) * BLOCK_L + tl.arange(0, BLOCK_L)
     right_channel = tl.program_id(2) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -51,20 +52,20 @@ def cross_products(
         product = tl.dot(tl.trans(x), y, product, input_precision=precision)
         total = tl.dot(tl.trans(x), ones, total, input_precision=precision)
     count = left_channels * right_channels
-    share = shares + program * (count + left_channels)
-    tl.store(share + left_channel[:, None] * right_channels + right_channel[None, :], product)
+    own = partial + program * (count + left_channels)
+    tl.store(own + left_channel[:, None] * right_channels + right_channel[None, :], product)
     if tl.program_id(2) == 0:
-        tl.store(share + count + left_channel, tl.sum(total, axis=1) / 16)
+        tl.store(own + count + left_channel, tl.sum(total, axis=1) / 16)
 
 
 @triton.jit
 def expand_covariance(
-    weight, products, sums, weight_cov, shares, rows, inputs, channels,
+    weight, products, sums, weight_cov, partial, rows, inputs, channels,
     BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """weight_cov [C, N] ← weight · cov, from uᵀu [N, N] and the sums [N] of u.
 
-    shares [N / BLOCK_N, 2, C] add up to the mean and the variance of z.
+    partial [N / BLOCK_N, 2, C] add up to the mean and the variance of z.
     """
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     part = tl.program_id(1)
@@ -82,28 +83,28 @@ def expand_covariance(
     at = channel[:, None] * inputs + right[None, :]
     tl.store(weight_cov + at, product)
     w = tl.load(weight + at).to(tl.float32)
-    tl.store(shares + part * 2 * channels + channel, tl.sum(w * right_mean[None, :], axis=1))
-    tl.store(shares + (part * 2 + 1) * channels + channel, tl.sum(w * product, axis=1))
+    tl.store(partial + part * 2 * channels + channel, tl.sum(w * right_mean[None, :], axis=1))
+    tl.store(partial + (part * 2 + 1) * channels + channel, tl.sum(w * product, axis=1))
 
 
 @triton.jit
 def expand_moments(
-    shares, moments, norm_weight, norm_bias, running_mean, running_var, batches, rows, channels, parts, momentum, eps,
+    partial, moments, norm_weight, norm_bias, running_mean, running_var, batches, rows, channels, parts, momentum, eps,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """moments [4, C] ← mean, 1/deviation, scale and shift of z. Also updates the running statistics."""
+    """moments [4, C] ← mean, rstd, scale and shift of z, as in `norm`. Also updates the running statistics."""
     block = tl.program_id(0)
     channel = block * BLOCK_C + tl.arange(0, BLOCK_C)
     mean = tl.zeros((BLOCK_C,), tl.float32)
     variance = tl.zeros((BLOCK_C,), tl.float32)
     for part in range(parts):
-        mean += tl.load(shares + part * 2 * channels + channel)
-        variance += tl.load(shares + (part * 2 + 1) * channels + channel)
+        mean += tl.load(partial + part * 2 * channels + channel)
+        variance += tl.load(partial + (part * 2 + 1) * channels + channel)
     variance = tl.maximum(variance, 0.0)
-    deviation = 1 / tl.sqrt(variance + eps)
-    scale = tl.load(norm_weight + channel) * deviation
+    rstd = 1 / tl.sqrt(variance + eps)
+    scale = tl.load(norm_weight + channel) * rstd
     tl.store(moments + channel, mean)
-    tl.store(moments + channels + channel, deviation)
+    tl.store(moments + channels + channel, rstd)
     tl.store(moments + 2 * channels + channel, scale)
     tl.store(moments + 3 * channels + channel, tl.load(norm_bias + channel) - mean * scale)
     update_running_statistics(block, mean, variance, running_mean, running_var, batches, rows, channel, momentum)
@@ -152,23 +153,22 @@ def gradient_factors(
     norm_weight, norm_bias, velocity, bias_velocity, lr, rows, inputs, channels, momentum, decay,
     UPDATE: tl.constexpr, RULE: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """From gᵀu [C, N] and the sums [C] of g: scaled [C, N] ← scale · weight, factors [2, C] ← z_factor and ḡ,
-    grad_conv ← ∂weight.
+    """scaled [C, N] ← scale · weight; factors [2, C] ← z_factor and ḡ; grad_conv [C, N] ← ∂weight.
 
-    The batch norm's weights are updated, or their gradients stored.
+    products: gᵀu [C, N]; sums: of g, [C]. The batch norm's weights are updated, or their gradients stored.
     """
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     column = tl.arange(0, BLOCK_N)
     mean = tl.load(moments + channel)
-    deviation = tl.load(moments + channels + channel)
+    rstd = tl.load(moments + channels + channel)
     scale = tl.load(moments + 2 * channels + channel)
     first = tl.load(sums + channel)
     second = -mean * first  # becomes the sum of g · (z − mean)
     for start in range(0, inputs, BLOCK_N):
         at = channel[:, None] * inputs + start + column[None, :]
         second += tl.sum(tl.load(weight + at).to(tl.float32) * tl.load(products + at), axis=1)
-    norm_weight_gradient = second * deviation
-    z_factor = -scale * deviation * norm_weight_gradient / rows
+    norm_weight_gradient = second * rstd
+    z_factor = -scale * rstd * norm_weight_gradient / rows
     grad_mean = first / rows
     tl.store(factors + channel, z_factor)
     tl.store(factors + channels + channel, grad_mean)

@@ -78,8 +78,10 @@ def _moments(
     rows, channels, parts, channel, momentum, eps,
     CONV_BIAS: tl.constexpr, PIVOT: tl.constexpr, GROUPED: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Return scale and shift. The first program also stores moments [4, C] (mean, 1/deviation, scale, shift) and
-    updates the running statistics, by the mean over the groups (GROUPED).
+    """Return scale and shift, such that the batch norm of x is scale · x + shift.
+
+    The first program also stores moments [4, C]: mean, rstd = 1 / √(variance + eps), scale and shift. It updates the
+    running statistics, by the mean over the groups (GROUPED).
 
     conv_bias: the convolution's bias. x lacks it, because batch norm cancels it; only the running mean includes it.
     PIVOT: the sums are of differences from x's first row.
@@ -93,12 +95,12 @@ def _moments(
     if PIVOT:
         mean += tl.load(x + channel).to(tl.float32)
     variance = tl.maximum(second / rows - distance * distance, 0.0)
-    deviation = 1 / tl.sqrt(variance + eps)
-    scale = tl.load(weight + channel) * deviation
+    rstd = 1 / tl.sqrt(variance + eps)
+    scale = tl.load(weight + channel) * rstd
     shift = tl.load(bias + channel) - mean * scale
     if program == 0:
         tl.store(moments + channel, mean)
-        tl.store(moments + channels + channel, deviation)
+        tl.store(moments + channels + channel, rstd)
         tl.store(moments + 2 * channels + channel, scale)
         tl.store(moments + 3 * channels + channel, shift)
         if not GROUPED or group == 0:
@@ -297,10 +299,10 @@ def norm_backward_factors(
         partial, moments = partial + group * parts * 2 * channels, moments + group * 4 * channels
     first, second = totals(partial, parts, channels, channel, BLOCK_C)
     mean = tl.load(moments + channel)
-    deviation = tl.load(moments + channels + channel)
+    rstd = tl.load(moments + channels + channel)
     scale = tl.load(moments + 2 * channels + channel)
     shift = tl.load(moments + 3 * channels + channel)
-    second *= deviation
+    second *= rstd
     if program == 0 and (not GROUPED or group == 0):
         bias_gradient, weight_gradient = first, second
         if GROUPED:
@@ -309,7 +311,7 @@ def norm_backward_factors(
             weight_gradient, bias_gradient, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
             channel, momentum, decay, UPDATE, RULE,
         )  # fmt: skip
-    x_factor = -scale * deviation * second / rows
+    x_factor = -scale * rstd * second / rows
     return scale, shift, x_factor, -scale * first / rows - x_factor * mean
 
 

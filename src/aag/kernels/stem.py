@@ -72,19 +72,19 @@ def stem_convolution(
 
 @triton.jit(do_not_specialize=["parts"])
 def stem_gradient(
-    patches, grad, z, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr, shares,
-    rows, channels, parts, momentum, decay,
+    patches, grad, z, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
+    grad_partial, rows, channels, parts, momentum, decay,
     MASK: tl.constexpr, UPDATE: tl.constexpr, RULE: tl.constexpr, GROUPED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, PATCH: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """shares [groups · programs, C, PATCH] ← each program's share of ∂weights; the rest as in `backward_inputs`."""
+    """grad_partial [groups · programs, C, PATCH] ← partial sums of ∂weights; the rest as in `backward_inputs`."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     if GROUPED:
         group = tl.program_id(2).to(tl.int64)
         patches += group * rows * PATCH
         grad += group * rows * channels
         z += group * rows * channels
-        shares += group * programs * channels * PATCH
+        grad_partial += group * programs * channels * PATCH
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     scale, shift, x_factor, constant = norm_backward_factors(
         program, partial, moments, grad_weight, grad_bias, weight, bias, velocity, bias_velocity, lr,
@@ -106,12 +106,12 @@ def stem_gradient(
         dz = scale[None, :] * dy + x_factor[None, :] * value + constant[None, :]
         dz = tl.where(inside, dz, 0.0).to(patch.dtype)
         total = tl.dot(tl.trans(dz), patch, total, input_precision=precision)
-    tl.store(shares + (program * channels + channel)[:, None] * PATCH + k[None, :], total)
+    tl.store(grad_partial + (program * channels + channel)[:, None] * PATCH + k[None, :], total)
 
 
 @triton.jit(do_not_specialize=["parts"])
 def stem_step(
-    shares, weight, velocity, flat, grad, lr, channels, parts, momentum, decay,
+    grad_partial, weight, velocity, flat, grad, lr, channels, parts, momentum, decay,
     UPDATE: tl.constexpr, RULE: tl.constexpr, PATCH: tl.constexpr,
 ):  # fmt: skip
     """Update the weights and their low-precision copy `flat` [C, PATCH] (UPDATE), or store their gradient.
@@ -124,7 +124,7 @@ def stem_step(
     k = tl.arange(0, PATCH)
     total = tl.zeros((PARTS, PATCH), tl.float32)
     for start in range(0, parts, PARTS):
-        at = shares + ((start + part)[:, None] * channels + channel) * PATCH + k[None, :]
+        at = grad_partial + ((start + part)[:, None] * channels + channel) * PATCH + k[None, :]
         total += tl.load(at, mask=(start + part < parts)[:, None], other=0.0)
     gradient = tl.sum(total, axis=0)
     at = channel * 27 + k

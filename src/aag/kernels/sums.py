@@ -46,7 +46,7 @@ def group_statistics(x, partial, rows, channels, parts, channel, PIVOT: tl.const
 
 @triton.jit
 def group_gradients(partial, moments, channels, parts, channel, BLOCK_C: tl.constexpr):
-    """Return the gradients [BLOCK_C] of bias and weight: sums over all programs, with their group's deviation."""
+    """Return the gradients [BLOCK_C] of bias and weight: sums over all groups, for the weight times each one's rstd."""
     PARTS: tl.constexpr = 32  # more would let this rare branch set the register count of the whole kernel
     all_parts = parts * tl.num_programs(2)
     first = tl.zeros((PARTS, BLOCK_C), tl.float32)
@@ -57,6 +57,6 @@ def group_gradients(partial, moments, channels, parts, channel, BLOCK_C: tl.cons
         at = partial + part[:, None] * 2 * channels + channel[None, :]
         group_moments = moments + (part // parts)[:, None] * 4 * channels + channel[None, :]
         first += tl.load(at, mask=inside, other=0.0)
-        deviation = tl.load(group_moments + channels, mask=inside, other=0.0)
-        second += tl.load(at + channels, mask=inside, other=0.0) * deviation
+        rstd = tl.load(group_moments + channels, mask=inside, other=0.0)
+        second += tl.load(at + channels, mask=inside, other=0.0) * rstd
     return tl.sum(first, axis=0), tl.sum(second, axis=0)

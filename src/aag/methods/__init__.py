@@ -39,9 +39,9 @@ def methods() -> dict[str, type[Method]]:
     """Return the methods of this package by name, AAG first."""
     found = {}
     for module in pkgutil.iter_modules(__path__):
-        for kind in vars(import_module(f"{__name__}.{module.name}")).values():
-            if inspect.isclass(kind) and issubclass(kind, Method) and "name" in vars(kind):
-                found[kind.name] = kind
+        for cls in vars(import_module(f"{__name__}.{module.name}")).values():
+            if inspect.isclass(cls) and issubclass(cls, Method) and "name" in vars(cls):
+                found[cls.name] = cls
     return dict(sorted(found.items(), key=lambda item: (item[0] != "aag", item[0])))
 
 
@@ -55,7 +55,7 @@ def load_method(name: str, *, run_file: bool = True) -> type[Method]:
         raise AAGError(f"a method is a name or FILE.py:CLASS, not {describe(name)}")
     if name in _registered:
         return _registered[name]
-    path, colon, kind = name.rpartition(":")
+    path, colon, class_name = name.rpartition(":")
     if not colon:
         if name.endswith(".py"):
             raise AAGError(f"--method {name} names a file; add its class, as in {name}:MyMethod")
@@ -69,27 +69,27 @@ def load_method(name: str, *, run_file: bool = True) -> type[Method]:
             f"if you trust it, add --method {shlex.quote(name)}"
         )
     module = _load_file(file)
-    found = getattr(module, kind, None)
-    if not (inspect.isclass(found) and issubclass(found, Method)):
+    cls = getattr(module, class_name, None)
+    if not (inspect.isclass(cls) and issubclass(cls, Method)):
         classes = {each: value for each, value in vars(module).items() if inspect.isclass(value)}
         known = [each for each, value in classes.items() if issubclass(value, Method) and value is not Method]
-        raise AAGError(f"{path} defines no Method named {kind!r}; it has {', '.join(known) or 'none'}")
-    return found
+        raise AAGError(f"{path} defines no Method named {class_name!r}; it has {', '.join(known) or 'none'}")
+    return cls
 
 
-def register_method(kind: type[Method]) -> str:
+def register_method(cls: type[Method]) -> str:
     """Register a method class by its name in this process, and return the name."""
-    if not (inspect.isclass(kind) and issubclass(kind, Method)):
-        raise AAGError(f"a method is a name, FILE.py:CLASS, or a subclass of Method, not {kind!r:.60}")
-    own = methods().get(kind.name)
-    if own is not None and own is not kind:
+    if not (inspect.isclass(cls) and issubclass(cls, Method)):
+        raise AAGError(f"a method is a name, FILE.py:CLASS, or a subclass of Method, not {cls!r:.60}")
+    own = methods().get(cls.name)
+    if own is not None and own is not cls:
         raise AAGError(
-            f"{kind.__name__} has the name of a method of aag, {kind.name!r}, so their runs would be mixed up; "
-            f'give it another one: name = "my-{kind.name}"'
+            f"{cls.__name__} has the name of a method of aag, {cls.name!r}, so their runs would be mixed up; "
+            f'give it another one: name = "my-{cls.name}"'
         )
     if own is None:
-        _registered[kind.name] = kind
-    return kind.name
+        _registered[cls.name] = cls
+    return cls.name
 
 
 _registered: dict[str, type[Method]] = {}

@@ -22,7 +22,7 @@ from aag.augment import Augmentation, AutoAugment, AuxiliaryAugment, RandAugment
 from aag.data.datasets import Dataset
 from aag.distributed import scale_gradient, world_size
 from aag.errors import AAGError
-from aag.large_batch import algorithm_1, contrast, is_large
+from aag.large_batch import contrast, gnt_xent_pairs, is_large
 from aag.losses import check_embeddings, components_from_similarities, similarities
 from aag.methods.base import Embeddings, Method, MethodSettings, MultiViewSettings, Recipe, StepOutput
 from aag.settings import AddedLater, Range, Temperature, option
@@ -159,71 +159,76 @@ class AAG(Method):
         return f"2 basic views + {count}{self.settings.auxiliary}"
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
-        settings = self.settings
         assert isinstance(embeddings, Tensor)
-        check_embeddings(embeddings.unbind(), settings.temperature)
-        if kernels.enabled(embeddings) and not settings.hard_negatives:
-            from aag.kernels.contrast import contrast as fused_contrast
-            from aag.kernels.contrast import supports
+        check_embeddings(embeddings.unbind(), self.settings.temperature)
+        if kernels.enabled(embeddings) and not self.settings.hard_negatives:
+            from aag.kernels import contrast as contrast_kernel  # imports triton
 
-            if supports(embeddings):
-                total, statistics = fused_contrast(
-                    embeddings.flatten(0, 1),
-                    len(embeddings),
-                    temperature=settings.temperature,
-                    keep_positive=settings.keep_positive,
-                    auxiliary_weight=settings.auxiliary_weight,
-                    one_way=settings.one_way,
-                )
-                # The loss, then LOG_NAMES, whose last two need auxiliary views.
-                return StepOutput(total, statistics[1 : 8 if self.auxiliary_views else 6].unbind())
-        n = embeddings.shape[1]
-        if self._is_large(n):
-            return self.large_batch_loss(embeddings)
-        s = similarities(*embeddings, temperature=settings.temperature, one_way=settings.one_way)
-        core, *auxiliary = components_from_similarities(s, settings.keep_positive, settings.hard_negatives)
-        parts = [part.loss.mean() for part in (core, *auxiliary)]
-        total = sum((settings.auxiliary_weight * part for part in parts[1:]), start=parts[0])
+            if contrast_kernel.supports(embeddings):
+                return self._kernel_loss(embeddings)
+        return (self.large_batch_loss if self._uses_blocks(embeddings.shape[1]) else self._dense_loss)(embeddings)
 
-        # Figure 4: the core pair's similarities (as cosines) and the gradients on them, means over the batch.
-        xy = s.xy.detach() * settings.temperature
-        positive = xy.diagonal().mean()
-        negative = (xy.sum() - positive * n) / (n * (n - 1))
-        return StepOutput(
-            total, (positive, negative, *self._gradients(core.positive_gradient.mean(), n), *self._log_parts(parts))
+    def _kernel_loss(self, embeddings: Tensor) -> StepOutput:
+        from aag.kernels.contrast import contrast as fused_contrast
+
+        total, statistics = fused_contrast(
+            embeddings.flatten(0, 1),
+            len(embeddings),
+            temperature=self.settings.temperature,
+            keep_positive=self.settings.keep_positive,
+            auxiliary_weight=self.settings.auxiliary_weight,
+            one_way=self.settings.one_way,
         )
+        # The loss, then LOG_NAMES, whose last two need auxiliary views.
+        return StepOutput(total, statistics[1 : 8 if self.auxiliary_views else 6].unbind())
+
+    def _dense_loss(self, embeddings: Tensor) -> StepOutput:
+        """Return `loss` from all similarities at once, with memory quadratic in n."""
+        settings, n = self.settings, embeddings.shape[1]
+        s = similarities(*embeddings, temperature=settings.temperature, one_way=settings.one_way)
+        components = components_from_similarities(s, settings.keep_positive, settings.hard_negatives)
+        core, *auxiliary = terms = [component.loss.mean() for component in components]
+        total = sum((settings.auxiliary_weight * term for term in auxiliary), start=core)
+
+        cosines = s.xy.detach() * settings.temperature
+        positive = cosines.diagonal().mean()
+        negative = (cosines.sum() - positive * n) / (n * (n - 1))
+        positive_gradient = components[0].positive_gradient.mean()
+        return StepOutput(total, self._log(positive, negative, positive_gradient, n, terms))
 
     def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
-        if self._is_large(len(index) * world_size()):
+        if self._uses_blocks(len(index) * world_size()):
             assert isinstance(embeddings, Tensor)
             return self.large_batch_loss(scale_gradient(embeddings), group.WORLD)
         return super().distributed_loss(embeddings, index)
 
-    def _is_large(self, images: int) -> bool:
+    def _uses_blocks(self, images: int) -> bool:
         return is_large(images, self.auxiliary_views) and not self.settings.hard_negatives
 
     def large_batch_loss(self, embeddings: Tensor, processes: ProcessGroup | None = None) -> StepOutput:
         """Return `loss`, with memory linear in n. With `processes`, embeddings [V, n, d] are this process's share."""
         result = contrast(
             embeddings.unbind(),
-            algorithm_1(self.auxiliary_views, self.settings.auxiliary_weight),
+            gnt_xent_pairs(self.auxiliary_views, self.settings.auxiliary_weight),
             temperature=self.settings.temperature,
             keep_positive=self.settings.keep_positive,
             one_way=self.settings.one_way,
             group=processes,
         )
-        gradients = self._gradients(result.positive_gradient, result.images)
-        return StepOutput(result.loss, (result.positive, result.negative, *gradients, *self._log_parts(result.parts)))
+        positive, negative = result.positive_similarity, result.negative_similarity
+        return StepOutput(
+            result.loss, self._log(positive, negative, result.positive_gradient, result.images, result.terms)
+        )
 
     @staticmethod
-    def _gradients(positive_gradient: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Return the mean gradients on a positive and on each of its 4(n − 1) negatives."""
-        return positive_gradient, -positive_gradient / (4 * (n - 1))
+    def _log(
+        positive: Tensor, negative: Tensor, positive_gradient: Tensor, n: int, terms: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Return the scalars of LOG_NAMES, the first four as in Figure 4.
 
-    @staticmethod
-    def _log_parts(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return L_xy and the sums of L_zx and of L_zy over the auxiliary views. parts: L_xy, L_zx, L_zy, L_zx, …"""
-        core, *auxiliary = (part.detach() for part in parts)
-        if not auxiliary:
-            return (core,)
-        return core, *(torch.stack(auxiliary[basic::2]).sum() for basic in (0, 1))
+        positive, negative: mean cosines of x with y. positive_gradient: the mean ∂L_xy/∂s⁺; an image's 4(n − 1)
+        negatives share its opposite. terms: L_xy, then L_zx and L_zy of each auxiliary view, which are summed.
+        """
+        core, *auxiliary = (term.detach() for term in terms)
+        sums = [torch.stack(auxiliary[basic::2]).sum() for basic in (0, 1)] if auxiliary else []
+        return positive, negative, positive_gradient, -positive_gradient / (4 * (n - 1)), core, *sums

@@ -1,16 +1,16 @@
-"""AAG with mixtures: further views are weighted means of two images, and are pulled towards both by these weights.
+"""AAG with mixtures: further views are weighted means of two images; the loss pulls them to both, by these weights.
 
 Lee, Zhu, Sohn, Li, Shin, Lee: "i-Mix: A Domain-Agnostic Strategy for Contrastive Representation Learning" (2021).
 
     aag train --data cifar10 --method aag-mix
 
 The embedding of a mixture should lie between those of its two images. There are too many mixtures to memorize, which
-should regularize long training. As in i-Mix (with its α = 1), each image draws its own weight, and mixtures are
-compared with views that are not mixed. Four things differ from i-Mix:
+should regularize long training. As in i-Mix (with its α = 1), each image draws its own mixing coefficient λ, and
+mixtures are compared with views that are not mixed. Four things differ from i-Mix:
 
 - Mixtures are added to AAG's views; i-Mix replaces a view by its mixture.
-- An image's partner is the other image of a pair, and any weight may be drawn, as each pair has both of its mixtures.
-  i-Mix draws partners by a random permutation, and gives the image itself the larger weight.
+- An image is mixed with its neighbour in the batch, and the neighbour with it. i-Mix draws partners by a random
+  permutation. It also gives the image itself the larger weight, λ ≥ ½.
 - Each pair of views has two logs, like an auxiliary view in AAG; i-Mix has one softmax per mixture.
 - The denominators leave out the positives, unless `--loss nt-xent`.
 """
@@ -72,14 +72,17 @@ class MixtureAAG(AAG):
             )
 
     def prepare_views(self, views: Tensor, index: Tensor) -> Tensor:
-        """Mix the last views of each image with its partner's."""
+        """Replace the last views of each image by λ · view + (1 − λ) · the partner's view."""
         own = views[-self.settings.mixtures :].float()
-        weight = self.weights(index)[..., None, None, None]
-        mixed = torch.lerp(swap_pairs(own, dim=1), own, weight).round().to(views.dtype)
+        coefficients = self.mixing_coefficients(index)[..., None, None, None]
+        mixed = torch.lerp(swap_pairs(own, dim=1), own, coefficients).round().to(views.dtype)
         return torch.cat([views[: -self.settings.mixtures], mixed])
 
-    def weights(self, index: Tensor) -> Tensor:
-        """Draw the weight of an image in its mixtures, float32 [mixtures, n]: uniform in [0, 1), by its partner."""
+    def mixing_coefficients(self, index: Tensor) -> Tensor:
+        """Draw λ for each mixture of each image, uniform in [0, 1), float32 [mixtures, n].
+
+        The draw depends on the image and its partner, so that mixtures differ from epoch to epoch.
+        """
         pair = (index << 16) ^ swap_pairs(index, dim=0)
         return uniforms(keys(self.seed, NO_EPOCH, pair & 0xFFFFFFFF, Stream.MIXTURES), self.settings.mixtures).T
 
@@ -93,8 +96,8 @@ class MixtureAAG(AAG):
         plain = super().loss(embeddings[: -settings.mixtures], index)
         x, y = (v.detach() if settings.one_way else v for v in embeddings[:2])
         terms = [
-            mixture_loss(m, v, weight, settings.temperature, settings.keep_positive)
-            for m, weight in zip(embeddings[-settings.mixtures :], self.weights(index), strict=True)
+            mixture_loss(m, v, coefficients, settings.temperature, settings.keep_positive)
+            for m, coefficients in zip(embeddings[-settings.mixtures :], self.mixing_coefficients(index), strict=True)
             for v in (x, y)
         ]
         extra = torch.stack(terms).sum()
@@ -109,18 +112,18 @@ def swap_pairs(tensor: Tensor, dim: int) -> Tensor:
     return tensor.unflatten(dim, (-1, 2)).flip(dim + 1).flatten(dim, dim + 1)
 
 
-def mixture_loss(m: Tensor, x: Tensor, weight: Tensor, temperature: float, keep_positive: bool = False) -> Tensor:
-    """Return the mean of −2 (w_i s_ii + (1 − w_i) s_ip) + log Σ_j e^s_ij + log Σ_j e^s_ji over images i.
+def mixture_loss(m: Tensor, x: Tensor, coefficients: Tensor, temperature: float, keep_positive: bool = False) -> Tensor:
+    """Return the mean of −2 (λ_i s_ii + (1 − λ_i) s_ip) + log Σ_j e^s_ij + log Σ_j e^s_ji over images i.
 
-    m_i is a mixture of image i and its partner p, with weights w_i and 1 − w_i; m and x are [n, d], weight [n]; s are
-    cosines of m and x over τ. Each pair has two logs, as an auxiliary view has in Algorithm 1. The sums leave out i and
-    p, which are both positives; with `keep_positive` they are over all images.
+    m_i is the embedding of a mixture of image i and its partner p, with `coefficients` λ [n]; m and x are [n, d], and
+    s_ij is the cosine of m_i and x_j over τ. Each pair has two logs, as an auxiliary view has in Algorithm 1. The sums
+    leave out i and p, which are both positives; with `keep_positive` they are over all images.
     """
     check_embeddings((m, x), temperature)
     s = unit_rows(m) @ unit_rows(x).T / temperature
-    weight = weight.to(s.dtype)
+    own = coefficients.to(s.dtype)
     image = torch.arange(len(s), device=s.device)
-    positive = weight * s.diagonal() + (1 - weight) * s[image, swap_pairs(image, dim=0)]
+    positive = own * s.diagonal() + (1 - own) * s[image, swap_pairs(image, dim=0)]
     if not keep_positive:
         s = s.masked_fill(image[:, None] // 2 == image // 2, -torch.inf)
     return (s.logsumexp(dim=1) + s.logsumexp(dim=0) - 2 * positive).mean()

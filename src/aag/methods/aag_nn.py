@@ -5,8 +5,8 @@ Dwibedi, Aytar, Tompson, Sermanet, Zisserman: "With a Little Help from My Friend
     aag train --data cifar10 --method aag-nn
 
 A nearest neighbour is another image, most often of the same class: a positive that no augmentation can make. Early in
-training the neighbours are often wrong, so the term starts late. They come from a memory bank of all training images;
-NNCLR uses a queue.
+training the neighbours are often wrong, so the term starts late. Neighbours come from a memory bank of all training
+images; NNCLR uses a queue.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from aag.errors import AAGError
-from aag.large_batch import algorithm_1, contrast
+from aag.large_batch import contrast, gnt_xent_pairs
 from aag.losses import unit_rows
 from aag.methods.aag import AAG, AAGSettings
 from aag.methods.bank import Bank
@@ -47,7 +47,7 @@ class NeighbourAAG(AAG):
             expect="not run here yet",
         )
     }
-    weight: Tensor  # float []: 0 until neighbours count
+    weight: Tensor  # float []: 0 in epochs before --neighbour-start, then --neighbour-weight
 
     def __init__(self, settings: MethodSettings | None = None) -> None:
         super().__init__(settings)
@@ -68,7 +68,7 @@ class NeighbourAAG(AAG):
         self.weight.fill_(self.settings.neighbour_weight if epoch >= self.first_epoch else 0.0)
 
     def loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
-        """Return AAG's loss + weight · mean(L_px + L_py) over the neighbours p_i of image i in the bank.
+        """Return AAG's loss + weight · the mean of L_px + L_py over the neighbours p of each image in the bank.
 
         Neighbours get no gradient, and --hard-negatives does not change their terms.
         """
@@ -77,8 +77,8 @@ class NeighbourAAG(AAG):
         x, y, neighbours = *embeddings[:2], self.settings.neighbours
         v = unit_rows(unit_rows(x.detach()) + unit_rows(y.detach()))  # one embedding per image
         term = contrast(
-            [x, y, *self.nearest(v, index).to(x.dtype)],
-            algorithm_1(neighbours, 1 / neighbours)[1:],
+            [x, y, *self.find_neighbours(v, index).to(x.dtype)],
+            gnt_xent_pairs(neighbours, 1 / neighbours)[1:],  # without L_xy
             temperature=self.settings.temperature,
             keep_positive=self.settings.keep_positive,
         )
@@ -87,7 +87,7 @@ class NeighbourAAG(AAG):
     # Neighbours need the embeddings of all processes, whatever the size of the batch.
     distributed_loss = Method.distributed_loss
 
-    def nearest(self, v: Tensor, index: Tensor) -> Tensor:
+    def find_neighbours(self, v: Tensor, index: Tensor) -> Tensor:
         """Return the K rows of the bank nearest to each v [n, d], without the image's own: float32 [K, n, d]."""
         cosines = v.to(self.bank.rows.dtype) @ self.bank.rows.T  # [n, N]
         return self.bank.rows[cosines.scatter_(1, index[:, None], -torch.inf).topk(self.settings.neighbours).indices.T]

@@ -4,9 +4,9 @@ Zheng, You, Wang, Qian, Zhang, Wang, Xu: "ReSSL: Relational Self-Supervised Lear
 
     aag train --data cifar10 --method aag-relational
 
-GNT-Xent pushes every other image away, also those that show the same thing. Here, a weak view (crop and flip) says how
-similar each image of a queue is, and the strong views learn these similarities. `relational_loss` is the loss of ReSSL,
-with its τ of 0.1 and 0.04; weak views join the queue after the loss, also as in ReSSL. Two things differ from ReSSL:
+GNT-Xent pushes every other image away, also those that show the same thing. Here, the similarities of a weak view (crop
+and flip) to the images of a queue are the target of the strong views. `relational_loss` is the loss of ReSSL, with its
+τ of 0.1 and 0.04. Weak views join the queue after the loss, also as in ReSSL. Two things differ from ReSSL:
 
 - It is added to AAG's loss, for each of AAG's views; ReSSL has it alone, for one strong view.
 - The encoder itself embeds weak views, without a gradient, since the contrastive loss prevents a collapse. ReSSL has a

@@ -31,18 +31,24 @@ from aag.nets.amdim import AMDIMNet
 from aag.rng import NO_EPOCH, keys, uniforms
 from aag.settings import Range
 
+FIRST_SLOT = 32  # first slot of the shift's random numbers; the basic augmentation uses the slots before it
+FLIP = 2  # random stream of the flips; streams 0 and 1 draw the positions of the two views
+CLIP = 20.0  # scores are soft-clipped to ± this
+PENALTY_WEIGHT = 0.05  # of the mean square of the scores
 
-class Prediction(NamedTuple):
-    """The loss of predicting one map from another."""
+
+class NCELoss(NamedTuple):
+    """The loss of predicting the positions of one map from another, and its regularization."""
 
     nce: Tensor  # scalar
     penalty: Tensor  # scalar, the mean square of the scores before clipping
 
 
-def predict(source: Tensor, target: Tensor, *, clip: float = 20.0) -> Prediction:
-    """Return the NCE loss of finding an image's p positions in `target` [n, p, R], from one vector per image [n, R].
+def nce_loss(source: Tensor, target: Tensor, *, clip: float = CLIP) -> NCELoss:
+    """Return the NCE loss of finding an image's p positions in `target` [n, p, R] by its vector in `source` [n, R].
 
-    s = c tanh(r·r' / (√R c)) and NCE = −mean over i, l of log(e^s_i,il / (e^s_i,il + Σ_{j≠i,m} e^s_i,jm)).
+    A vector r and a position r' have the score s = c tanh(r·r' / (√R c)) with c = `clip`. With s_i,jm for image i's
+    vector and position m of image j, NCE = −mean over i, l of log(e^s_i,il / (e^s_i,il + Σ_{j≠i,m} e^s_i,jm)).
     """
     n, p, size = target.shape
     if n < 2:
@@ -52,12 +58,12 @@ def predict(source: Tensor, target: Tensor, *, clip: float = 20.0) -> Prediction
     own = torch.eye(n, dtype=torch.bool, device=scores.device)[:, :, None]
     negatives = scores.masked_fill(own, -torch.inf).flatten(1).logsumexp(dim=1)  # [n]
     positive = scores.diagonal(dim1=0, dim2=1)  # [p, n]
-    return Prediction((torch.logaddexp(negatives, positive) - positive).mean(), raw.square().mean())
+    return NCELoss((torch.logaddexp(negatives, positive) - positive).mean(), raw.square().mean())
 
 
 @dataclass(frozen=True)
-class Shifted(Augmentation):
-    """Shift images by up to `pixels` in both directions, reflected at the borders, before another augmentation."""
+class RandomShift(Augmentation):
+    """Shift images by up to `pixels` along each axis, reflected at the borders, then apply another augmentation."""
 
     augmentation: BasicAugment
     pixels: int
@@ -77,12 +83,6 @@ class Shifted(Augmentation):
             index = source[:, None, :, None] if dim == 2 else source[:, None, None, :]
             images = images.gather(dim, index.expand_as(images))
         return self.augmentation.views(images, rng_key)
-
-
-FIRST_SLOT = 32  # first slot of the shift's random numbers; the basic augmentation uses the slots before it
-FLIP = 2  # random stream of the flips; streams 0 and 1 draw the positions of the two views
-CLIP = 20.0  # scores are soft-clipped to ± this
-PENALTY_WEIGHT = 0.05  # of the mean square of the scores
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class AMDIM(Method):
         basic = replace(self.settings.basic_augmentation(), flip=0.0)  # `prepare_views` flips both views of an image
         if not self.settings.shift:
             return basic, basic
-        shifted = Shifted(replace(basic, scale=(1.0, 1.0), ratio=(1.0, 1.0)), self.settings.shift)
+        shifted = RandomShift(replace(basic, scale=(1.0, 1.0), ratio=(1.0, 1.0)), self.settings.shift)
         return shifted, shifted
 
     def setup(self, context: MethodContext) -> None:
@@ -167,7 +167,7 @@ class AMDIM(Method):
         global_, local = r1.squeeze(2), r5.gather(2, position).squeeze(2)  # [2, n, R]
         pairs = ((global_, r5), (global_, r7), (local, r5))
         terms = [  # each view predicts the other
-            [predict(source[view], target[1 - view], clip=CLIP) for view in (0, 1)] for source, target in pairs
+            [nce_loss(source[view], target[1 - view]) for view in (0, 1)] for source, target in pairs
         ]
         nce = torch.stack([(a.nce + b.nce) / 2 for a, b in terms])  # [3]
         penalty = PENALTY_WEIGHT * torch.stack([(a.penalty + b.penalty) / 2 for a, b in terms]).sum()

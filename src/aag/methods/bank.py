@@ -25,7 +25,10 @@ class Match(NamedTuple):
 
 
 class Bank(nn.Module):
-    """Embeddings b, float32 [N, d]. Rows have unit length after their first update; at first their mean |b|² is 1."""
+    """One embedding b_i per training image: `rows`, float32 [N, d].
+
+    Rows start as uniform random numbers with a mean |b|² of 1, and have unit length after their first update.
+    """
 
     rows: Tensor
 
@@ -38,7 +41,7 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def update(self, index: Tensor, v: Tensor) -> None:
-        """Set b_i to m · b_i + (1 − m) · v_i, normalized: distinct indices [n], unit v [n, d]."""
+        """Set b_i to m · b_i + (1 − m) · v_i, normalized, for distinct indices i [n] and unit v [n, d]."""
         mixed = torch.lerp(v, self.rows[index], self.momentum)
         self.rows.index_copy_(0, index, normalize(mixed, dim=1))
 

@@ -17,7 +17,7 @@ from aag.settings import AddedLater, Range, Settings, TrainSettings, option
 from aag.text import describe_loss, pluralize
 
 Embeddings = Tensor | tuple[Tensor, ...]  # dim 1 of every tensor is the batch: [views, n, …]
-Extract = Callable[[], tuple[Tensor, Tensor]]
+Extract = Callable[[], tuple[Tensor, Tensor]]  # returns features and embeddings, see `Method.before_epoch`
 BasicPreset = Literal["paper", "isif", "simclr", "crop", "amdim"]
 
 
@@ -81,9 +81,9 @@ class MultiViewSettings(MethodSettings):
 class Recipe:
     """A named set of settings: what differs from the defaults of training, network and method."""
 
-    about: str
-    expect: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    about: str  # one line, for `aag recipes` and the documentation
+    expect: str  # one line: the accuracy in the paper and here
+    options: Mapping[str, Any] = field(default_factory=dict)  # settings that differ from the defaults
     demo: Mapping[str, Any] = field(default_factory=dict)  # further changes for the bundled sample on a CPU
     knn_every: int = 5  # epochs between kNN evaluations
 
@@ -154,7 +154,10 @@ class Method(nn.Module):
             return self.loss(embeddings, index)
 
     def prepare_views(self, views: Tensor, index: Tensor) -> Tensor:
-        """Apply one change to all views of an image, such as a flip; `augmentations` draw each view separately."""
+        """Return the views after a change that all views of an image share, such as one flip.
+
+        `augmentations` draw each view separately.
+        """
         return views
 
     def embed(self, encoder: Encoder, views: Tensor) -> Embeddings:
@@ -195,7 +198,7 @@ class Method(nn.Module):
         return ()
 
     def momenta(self) -> Mapping[Tensor, float]:
-        """Return the momentum of each parameter of the method that does not use --momentum (SGD only)."""
+        """Return the momentum of those parameters of the method that do not use --momentum (SGD only)."""
         return {}
 
     def after_step(self, encoder: Encoder, *carry: Tensor) -> None:

@@ -45,7 +45,7 @@ class DeepClusterSettings(MethodSettings):
 
 
 class DeepCluster(Method):
-    """DeepCluster on the features, or on the head's output if there is a head, because kNN evaluates that output."""
+    """DeepCluster of the features, or of the head's output if there is a head, because kNN evaluates that output."""
 
     name = "deepcluster"
     settings_type = DeepClusterSettings

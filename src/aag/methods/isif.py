@@ -45,4 +45,4 @@ class ISIF(SimCLR):
             demo={"bn_group_size": 0},
         )
     }
-    losses: ClassVar[dict[str, Callable[..., Tensor]]] = {"own": isif, **SimCLR.losses}
+    loss_functions: ClassVar[dict[str, Callable[..., Tensor]]] = {"own": isif, **SimCLR.loss_functions}

@@ -11,7 +11,7 @@ from aag.losses import unit_rows
 
 
 def new_queue(size: int, width: int, rows_per_step: int, seed: int) -> Tensor:
-    """Return a queue of random unit rows [size, width]: normal numbers by the Box–Muller method."""
+    """Return a queue of random unit rows [size, width]: normalised normal numbers, by the Box–Muller method."""
     if size % rows_per_step:
         nearest = max(1, round(size / rows_per_step)) * rows_per_step
         raise AAGError(

@@ -22,10 +22,10 @@ from aag.methods.base import BasicPreset, Embeddings, Method, MultiViewSettings,
 from aag.settings import Temperature
 
 BLOCKWISE_LOSSES: dict[Callable[..., Tensor], dict[str, Any]] = {  # arguments of `large_batch.contrast`
-    losses.simclr: {"pairs": large_batch.SIMCLR, "keep_positive": True},
-    losses.gnt_xent: {"pairs": large_batch.algorithm_1(0)},
-    losses.dcl: {"pairs": large_batch.SIMCLR},
-    losses.dclw: {"pairs": large_batch.SIMCLR, "sigma": 0.5},
+    losses.simclr: {"pairs": large_batch.SIMCLR_PAIRS, "keep_positive": True},
+    losses.gnt_xent: {"pairs": large_batch.gnt_xent_pairs(0)},
+    losses.dcl: {"pairs": large_batch.SIMCLR_PAIRS},
+    losses.dclw: {"pairs": large_batch.SIMCLR_PAIRS, "sigma": 0.5},
 }
 
 
@@ -52,7 +52,7 @@ class SimCLR(Method):
         )
     }
     log_names = ("positive_similarity", "negative_similarity")  # cosines between the two views, means over the batch
-    losses: ClassVar[dict[str, Callable[..., Tensor]]] = {
+    loss_functions: ClassVar[dict[str, Callable[..., Tensor]]] = {  # by the setting `loss`
         "nt-xent": losses.simclr,
         "gnt-xent": losses.gnt_xent,  # L_xy of Algorithm 1
         "dcl": losses.dcl,
@@ -63,7 +63,7 @@ class SimCLR(Method):
         x, y = embeddings
         if self._uses_blocks(len(x)):
             return self.large_batch_loss(embeddings)
-        loss = self.losses[self.settings.loss](x, y, temperature=self.settings.temperature)
+        loss = self._loss_function(x, y, temperature=self.settings.temperature)
         return StepOutput(loss, losses.mean_cosines(x, y))
 
     def distributed_loss(self, embeddings: Embeddings, index: Tensor) -> StepOutput:
@@ -72,11 +72,15 @@ class SimCLR(Method):
             return self.large_batch_loss(scale_gradient(embeddings), group.WORLD)
         return super().distributed_loss(embeddings, index)
 
+    @property
+    def _loss_function(self) -> Callable[..., Tensor]:
+        return self.loss_functions[self.settings.loss]
+
     def _uses_blocks(self, images: int) -> bool:
-        return large_batch.is_large(images) and self.losses[self.settings.loss] in BLOCKWISE_LOSSES
+        return large_batch.is_large(images) and self._loss_function in BLOCKWISE_LOSSES
 
     def large_batch_loss(self, embeddings: Embeddings, processes: ProcessGroup | None = None) -> StepOutput:
         """Return `loss`, with memory linear in n. With `processes`, embeddings [2, n, d] are this process's share."""
-        arguments = BLOCKWISE_LOSSES[self.losses[self.settings.loss]]
+        arguments = BLOCKWISE_LOSSES[self._loss_function]
         found = large_batch.contrast([*embeddings], temperature=self.settings.temperature, group=processes, **arguments)
-        return StepOutput(found.loss, (found.positive, found.negative))
+        return StepOutput(found.loss, (found.positive_similarity, found.negative_similarity))

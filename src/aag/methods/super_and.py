@@ -6,7 +6,7 @@ Han, Xu, Park, Cha, Park: "Super-AND: A Holistic Approach to Unsupervised Embedd
 
 CIFAR-10, ResNet-18 with a branch for edges, 5 rounds of 200 epochs: kNN 89.2 in the paper; not run here yet. The loss
 is a sum of three: AND's on both views; ISIF's, with the similarities to the bank as embeddings of N dimensions; and the
-entropy of the softmax over all other images, which pulls near images nearer, with a weight that grows within a round.
+entropy of the softmax over all other images. A low entropy pulls near images nearer. Its weight grows within a round.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""Bottleneck blocks by kernels, each as one autograd function: see `aag.kernels.expansion` for what this saves.
+"""Bottleneck blocks by kernels, each as one autograd function, to save memory: see `aag.kernels.expansion`.
 
 Only the narrow activations of a block and its output are stored. Blocks are not independent: the gradient that one
 passes to the block before it includes the shortcut's gradient and the mask of the ReLU between them.
 
-This is off unless AAG_WHOLE_BLOCKS=1: ResNet-50 trains in 28 % less memory, but its steps took 5 % longer.
+This is off unless AAG_WHOLE_BLOCKS=1: a ResNet-50 trains in 28 % less memory, but its steps take 5 % longer.
 """
 
 import os
@@ -141,7 +141,7 @@ class _Bottleneck(torch.autograd.Function):
         grad = grad.contiguous(memory_format=CHANNELS_LAST)
         if ctx.masks_gradient:
             grad = torch.ops.aten.threshold_backward(grad, rest.pop(), 0)
-        expanded, projected = _Expanded(*rest[:4]), rest[4:]
+        expanded, projected = _SavedExpansion(*rest[:4]), rest[4:]
         grad_u, expand_grads = block.expand.backward(grad, expanded, needed[2])
         sums = sum_gradients(block.spatial, grad_u, None, z2, moments2)
         grad_z = norm_gradient(block.spatial, sums, z2, moments2)
@@ -149,7 +149,7 @@ class _Bottleneck(torch.autograd.Function):
         spatial_grads = weight_gradients(block.spatial, sums, grad_z, a, needed[1])
         projection_grads: tuple[Any, ...] = ()
         if block.projection is not None:
-            grad, projection_grads = block.projection.backward(grad, _Expanded(*projected), needed[3])
+            grad, projection_grads = block.projection.backward(grad, _SavedExpansion(*projected), needed[3])
         sums = sum_gradients(block.reduce, grad_a, None, z1, moments1)
         grad_z = norm_gradient(block.reduce, sums, z1, moments1)
         grad_x = None
@@ -159,7 +159,7 @@ class _Bottleneck(torch.autograd.Function):
         return grad_x, None, None, None, None, *reduce_grads, *spatial_grads, *expand_grads, *projection_grads
 
 
-class _Expanded(NamedTuple):
+class _SavedExpansion(NamedTuple):
     """What the backward pass of an `_Expansion` needs."""
 
     u: Tensor
@@ -177,7 +177,7 @@ class _Expansion:
 
     def forward(
         self, u: Tensor, shortcut: Tensor | None = None, relu: bool = True, skip_stride: int = 1
-    ) -> tuple[Tensor, Tensor, _Expanded]:
+    ) -> tuple[Tensor, Tensor, _SavedExpansion]:
         """Return y, its subsampled copy, and what backward needs."""
         norm, inputs, channels = self.layer.norm, self.inputs, self.channels
         check_training(norm)
@@ -185,15 +185,15 @@ class _Expansion:
         products, sums = self._cross_products(u, u)
         block_c, block_n = _tile(channels, 64), _tile(inputs, 64)
         parts = inputs // block_n
-        weight_cov, shares = products.new_empty(channels, inputs), products.new_empty(parts, 2, channels)
+        weight_cov, partial = products.new_empty(channels, inputs), products.new_empty(parts, 2, channels)
         launch(
             kernels.expand_covariance, (channels // block_c, parts), self.layer.weight, products, sums, weight_cov,
-            shares, rows, inputs, channels,
+            partial, rows, inputs, channels,
             BLOCK_C=block_c, BLOCK_N=block_n, PRECISE=self._precise, num_warps=4, num_stages=self._stages(inputs),
         )  # fmt: skip
         moments = products.new_empty(4, channels)
         launch(
-            kernels.expand_moments, (channels // block_c,), shares, moments, norm.weight, norm.bias,
+            kernels.expand_moments, (channels // block_c,), partial, moments, norm.weight, norm.bias,
             *running_statistics(norm), rows, channels, parts, norm.momentum, norm.eps, BLOCK_C=block_c, num_warps=4,
         )  # fmt: skip
         b, _, h, w = u.shape
@@ -206,9 +206,9 @@ class _Expansion:
             RELU=relu, SHORTCUT=shortcut is not None, STRIDE=skip_stride, PRECISE=self._precise,
             BLOCK_M=WIDE_ROWS, BLOCK_C=block_c, BLOCK_N=block_n, num_warps=8, num_stages=self._stages(inputs),
         )  # fmt: skip
-        return y, skip, _Expanded(u, sums, weight_cov, moments)
+        return y, skip, _SavedExpansion(u, sums, weight_cov, moments)
 
-    def backward(self, grad: Tensor, saved: _Expanded, needs_weight: bool) -> tuple[Tensor, tuple[Any, Any, Any]]:
+    def backward(self, grad: Tensor, saved: _SavedExpansion, needs_weight: bool) -> tuple[Tensor, tuple[Any, Any, Any]]:
         """Return ∂u and the gradients of the weights (None if they are updated here). grad: ∂y with the ReLU's mask."""
         layer, inputs, channels = self.layer, self.inputs, self.channels
         u, input_sums, weight_cov, moments = saved
@@ -252,13 +252,13 @@ class _Expansion:
         tiles = channels[0] // block_l, channels[1] // block_r
         programs = min(-(-rows // 64), max(1, self.context.processors // (tiles[0] * tiles[1])))
         count = channels[0] * channels[1]
-        shares = left.new_empty(programs, count + channels[0], dtype=torch.float32)
+        partial = left.new_empty(programs, count + channels[0], dtype=torch.float32)
         launch(
-            kernels.cross_products, (programs, *tiles), left, right, shares, rows, *channels,
+            kernels.cross_products, (programs, *tiles), left, right, partial, rows, *channels,
             BLOCK_M=64, BLOCK_L=block_l, BLOCK_R=block_r, PRECISE=self._precise, num_warps=8,
             num_stages=self._stages(rows),
         )  # fmt: skip
-        products, sums = shares.sum(dim=0).split([count, channels[0]])
+        products, sums = partial.sum(dim=0).split([count, channels[0]])
         return products.view(channels), sums
 
     @property

@@ -1,7 +1,7 @@
 """Convolutions for the fused layers, by PyTorch or as matrix products: forward and both gradients.
 
-`weight` is the weight in low precision; call `refresh` after it changed. `forward` returns the result and, if it
-computes them anyway, the sums for the batch norm, separately for each of `groups` equal parts of the images.
+`weight` is the weight in the network's precision; call `refresh` after it changed. `forward` returns the result and
+the sums for the batch norm, for each of `groups` equal parts of the images, or None if it does not compute them anyway.
 """
 
 from collections.abc import Callable
@@ -100,10 +100,10 @@ class StemConvolution:
         (groups, parts), channels = partial.shape[:2], len(self.flat)
         rows = patches.numel() // PATCH // groups
         grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE, self.context.processors)
-        shares = z.new_empty(groups * grid[0], channels, PATCH, dtype=torch.float32)
+        grad_partial = z.new_empty(groups * grid[0], channels, PATCH, dtype=torch.float32)
         launch(
             stem_gradient, grid, patches, grad, z, partial, moments, grad_norm[0], grad_norm[1], *update.tensors,
-            shares,
+            grad_partial,
             rows, channels, parts, *update.numbers, PATCH=PATCH, PRECISE=z.dtype == torch.float32,
             num_stages=self.stages, MASK=mask, **update.flags, **sizes,
         )  # fmt: skip
@@ -114,8 +114,8 @@ class StemConvolution:
         step_after = optimizer is not None and optimizer.trust_coefficient(weight) > 0
         flags = update.flags | {"UPDATE": update.flags["UPDATE"] and not step_after}
         launch(
-            stem_step, (channels,), shares, weight, velocity, self.flat, out, update.tensors[-1], channels, len(shares),
-            *update.numbers, **flags, PATCH=PATCH, num_warps=4,
+            stem_step, (channels,), grad_partial, weight, velocity, self.flat, out, update.tensors[-1], channels,
+            len(grad_partial), *update.numbers, **flags, PATCH=PATCH, num_warps=4,
         )  # fmt: skip
         if step_after:
             self.context.step(weight, self.weight, out)
@@ -160,7 +160,7 @@ class LibraryConvolution:
         return aten.convolution(x, weight, None, *self.settings)
 
     def _transposed(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> Tensor:
-        """Input gradient; only the shape of x matters."""
+        """Return the input gradient by the transposed convolution; of x, only the shape matters."""
         return aten.convolution_backward(grad, x, weight, None, *self.settings, [True, False, False])[0]
 
     def _run_faster(self, name: str, x: Tensor, direct: Callable[[], Tensor], swapped: Callable[[], Tensor]) -> Tensor:

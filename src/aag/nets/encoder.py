@@ -22,8 +22,8 @@ from aag.vectors import unit_rows
 class Encoder(nn.Module):
     """Images [B, C, H, W], uint8 or float in [0, 1] → features [B, F] and embedding [B, D], both raw.
 
-    Images are normalised by mean and deviation inside, so a saved encoder needs no separate preprocessing. The buffers
-    for that follow from the spec and stay out of the state dict.
+    The encoder normalises images by mean and standard deviation, so a saved one needs no separate preprocessing. The
+    buffers for that follow from the spec and stay out of the state dict.
 
     `backbone`: your own module [B, C, H, W] → [B, F]; it replaces the network that `spec` names.
     """
@@ -47,7 +47,7 @@ class Encoder(nn.Module):
         self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Return images with zero mean and unit deviation per channel (or the edges of these), channels last.
+        """Return images with zero mean and unit variance per channel (or the edges of these), channels last.
 
         The result has the buffers' dtype, also under autocast.
         """

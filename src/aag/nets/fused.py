@@ -1,8 +1,8 @@
-"""Train an encoder with kernels: each ConvNorm and Linear layer, with its surroundings, as one autograd function.
+"""Train an encoder with kernels: each ConvNorm and Linear layer is one autograd function.
 
-Inside `with Fused(encoder, dtype, optimizer):` the encoder's layers run on kernels: activations in `dtype`; weights,
-statistics and the gradients of both in float32. The plain layers are the reference. `Fused` raises for encoders that
-the kernels would compute differently.
+Inside `with FusedEncoder(encoder, dtype, optimizer):` the encoder's layers run on kernels, with activations in `dtype`.
+Weights, batch norm statistics and the gradients of weights are float32. The plain layers are the reference:
+`FusedEncoder` raises for encoders that the kernels would compute differently.
 """
 
 from typing import Any
@@ -23,13 +23,15 @@ from aag.nets.sobel import SobelPair, sobel
 from aag.nets.support import unsupported_reason
 
 
-class Fused(KernelContext):
-    """The encoder's layers on kernels, inside a `with` block.
+class FusedEncoder(KernelContext):
+    """Context in which an encoder's layers run on kernels.
 
-    `optimizer`: weights are updated during backward and get no `.grad`, so the optimizer itself skips them. Call `join`
-    before anything else uses them. This needs exactly one forward pass per `with` block, one backward pass after it,
-    and no frozen weights. Without an optimizer, gradients go to `.grad` as usual: any number of passes is right, and
-    frozen weights get none; call `refresh` after the weights changed.
+    Without an `optimizer`, gradients go to `.grad` as usual. Any number of passes is allowed, and frozen weights get no
+    gradient. Call `refresh` after the weights changed.
+
+    With an `optimizer`, weights are updated during backward and get no `.grad`, so the optimizer itself skips them.
+    Call `join` before anything else uses the weights. This needs exactly one forward pass per `with` block, one
+    backward pass after it, and no frozen weights.
     """
 
     def __init__(self, encoder: Encoder, dtype: torch.dtype, optimizer: BackwardOptimizer | None = None) -> None:
@@ -39,7 +41,7 @@ class Fused(KernelContext):
         self.encoder = encoder
         if optimizer and not all(parameter.requires_grad for parameter in encoder.parameters()):
             raise KernelsUnsupportedError(
-                "frozen weights cannot be updated during backward; use Fused without an optimizer"
+                "frozen weights cannot be updated during backward; use FusedEncoder without an optimizer"
             )
         if not all(w.is_contiguous(memory_format=CHANNELS_LAST) for w in encoder.parameters() if w.ndim == 4):
             raise KernelsUnsupportedError(

@@ -16,6 +16,25 @@ from aag.nets.layers import ConvNorm, GhostBatchNorm2d, count_groups
 CHANNELS_LAST = torch.channels_last
 
 
+class ConvOutput(NamedTuple):
+    """The result z of a convolution without its bias, and what the batch norm of z needs."""
+
+    z: Tensor
+    partial: Tensor  # [groups, programs, 2, C]: sums for the moments
+    moments: Tensor  # [groups, 4, C]: memory for them, see `kernels.normalise`
+    pivot: bool  # whether the sums are of differences from z's first row
+
+
+class ConvNormOutput(NamedTuple):
+    """The output of a ConvNorm, and what its backward pass needs."""
+
+    y: Tensor
+    skip: Tensor  # y, subsampled by `skip_stride`
+    z: Tensor  # the convolution
+    moments: Tensor  # of z
+    bits: Tensor | None  # the ReLU's mask, if there is a shortcut
+
+
 class ConvNormLayer:
     """A ConvNorm's weights for the kernels, and its convolution."""
 
@@ -26,7 +45,7 @@ class ConvNormLayer:
         self.synchronised = is_distributed() and not self.group_size  # groups are whole within a process
         self.weight = allocate_copy(self.conv.weight, context.dtype)
         self.convolution = make_convolution(self.conv, self.weight, context)
-        self.pending_norm: tuple[Tensor, Tensor, bool] | None = None  # sums, moments and pivot, left by _Projection
+        self.pending_norm: ConvOutput | None = None  # left by _Projection for the layer that adds it
 
     def __call__(
         self, x: Tensor, shortcut: Tensor | None, projection: ConvNorm | None, relu: bool, skip_stride: int
@@ -93,15 +112,14 @@ class _ConvNorm(torch.autograd.Function):
 
 
 class _Projection(torch.autograd.Function):
-    """conv(x), whose batch norm is left to the layer that adds it; its gradient is the one after that batch norm."""
+    """conv(x) of a shortcut. The layer that adds it computes its batch norm; backward gets the gradient after that."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, _: Tensor, __: Tensor, ___: Tensor, layer: ConvNormLayer) -> Tensor:
-        z, partial, moments, pivot = _convolve(layer, x)
-        layer.pending_norm = partial, moments, pivot
-        ctx.save_for_backward(x, z, moments, None)
+        layer.pending_norm = conv_output = _convolve(layer, x)
+        ctx.save_for_backward(x, conv_output.z, conv_output.moments, None)
         ctx.layer = layer
-        return z
+        return conv_output.z
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -112,10 +130,8 @@ class _Projection(torch.autograd.Function):
 def conv_norm(
     layer: ConvNormLayer, x: Tensor, shortcut: Tensor | None = None, projected: ConvNormLayer | None = None,
     relu: bool = True, skip_stride: int = 1,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """Return y, its subsampled copy, and for backward the convolution z, its moments and, with a shortcut, the ReLU's
-    mask as bits.
-    """
+) -> ConvNormOutput:  # fmt: skip
+    """Compute y = relu(norm(conv(x)) + shortcut). `projected`: the layer whose convolution the shortcut is."""
     z, partial, moments, pivot = _convolve(layer, x)
     norm, conv_bias = layer.norm, layer.conv.bias
     (groups, parts), (b, channels, h, w) = partial.shape[:2], z.shape
@@ -128,7 +144,7 @@ def conv_norm(
     shortcut_pivot = True
     if projected is not None:
         assert projected.pending_norm is not None
-        (sums, its_moments, shortcut_pivot), its_norm = projected.pending_norm, projected.norm
+        (_, sums, its_moments, shortcut_pivot), its_norm = projected.pending_norm, projected.norm
         shortcut_norm = [sums, its_norm.weight, its_norm.bias, its_moments, *running_statistics(its_norm)]
         projected.pending_norm = None
     grid, sizes = row_grid(rows, channels, groups, ELEMENTWISE, layer.context.processors)
@@ -140,7 +156,7 @@ def conv_norm(
         RELU=relu, SHORTCUT=shortcut is not None, PROJECTED=projected is not None, CONV_BIAS=conv_bias is not None,
         STRIDE=skip_stride, PIVOT=pivot, SHORTCUT_PIVOT=shortcut_pivot, **sizes,
     )  # fmt: skip
-    return y, skip, z, moments, bits
+    return ConvNormOutput(y, skip, z, moments, bits)
 
 
 def check_training(norm: nn.BatchNorm2d) -> None:
@@ -159,10 +175,8 @@ def running_statistics(norm: nn.BatchNorm2d) -> list[Any]:
     return [norm.running_mean, norm.running_var, norm.num_batches_tracked]
 
 
-def _convolve(layer: ConvNormLayer, x: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Return the convolution, sums [groups, programs, 2, C] for its batch norm, memory for its moments [groups, 4, C],
-    and whether the sums are of differences from the first row.
-    """
+def _convolve(layer: ConvNormLayer, x: Tensor) -> ConvOutput:
+    """Convolve x, and sum up the result for the batch norm, over all processes if it is synchronised."""
     check_training(layer.norm)
     groups = count_groups(len(x), layer.group_size)
     z, partial = layer.convolution.forward(x, groups)
@@ -175,11 +189,11 @@ def _convolve(layer: ConvNormLayer, x: Tensor) -> tuple[Tensor, Tensor, Tensor, 
         launch(kernels.statistics, grid, z, partial, rows, channels, **sizes)
     if layer.synchronised:
         partial = _synchronise(layer.norm, z, partial, pivot)
-    return z, partial, z.new_empty(groups, 4, channels, dtype=torch.float32), pivot
+    return ConvOutput(z, partial, z.new_empty(groups, 4, channels, dtype=torch.float32), pivot)
 
 
 def _synchronise(norm: nn.BatchNorm2d, z: Tensor, partial: Tensor, pivot: bool) -> Tensor:
-    """Return sums [1, 1, 2, C] over this process's share that have the mean and the variance of all processes."""
+    """Return sums [1, 1, 2, C] that, divided by this process's rows, have the moments of all processes' rows."""
     rows, start = z.numel() // z.shape[1], z[0, :, 0, 0].float() if pivot else 0.0
     first, second = partial.sum(dim=(0, 1)) / rows  # [C]: means of the differences from `start`, and of their squares
     own_variance = second - first.square()
@@ -201,7 +215,7 @@ def _backward(
     ctx: Any, grad: Tensor | None, skip_grad: Tensor | None,
     layer: ConvNormLayer, has_shortcut: bool, relu: bool, skip_stride: int,
 ) -> tuple[Tensor | None, tuple[Any, Any, Any], Tensor]:  # fmt: skip
-    """Return ∂x, the gradients of conv.weight, norm.weight and norm.bias (None if updated here), and the masked ∂y."""
+    """Return ∂x, the gradients of conv.weight, norm.weight and norm.bias (None if they are updated), and masked ∂y."""
     x, z, moments, bits = ctx.saved_tensors
     sums = sum_gradients(layer, grad, skip_grad, z, moments, bits, has_shortcut, relu, skip_stride)
     if isinstance(layer.convolution, StemConvolution):

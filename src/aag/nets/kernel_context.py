@@ -8,7 +8,7 @@ from torch import Tensor
 
 from aag.errors import KernelsUnsupportedError
 from aag.kernels import launch
-from aag.kernels.steps import SHARES, squares, step
+from aag.kernels.steps import MAX_PARTS, squares, step
 
 
 class BackwardOptimizer(Protocol):
@@ -100,16 +100,16 @@ class KernelContext:
         assert self.optimizer is not None
         optimizer, size = self.optimizer, weight.numel()
         decay, trust = optimizer.weight_decay_of(weight), optimizer.trust_coefficient(weight)
-        parts, shares = 0, optimizer.lr
+        parts, partial = 0, optimizer.lr  # a tensor that the kernel does not read without trust
         if trust:
-            parts = min(SHARES, -(-size // 2048))
-            shares = weight.new_empty(parts, 2)
-            launch(squares, (parts,), weight, grad, shares, decay, size, BLOCK=2048, num_warps=8)
+            parts = min(MAX_PARTS, -(-size // 2048))
+            partial = weight.new_empty(parts, 2)
+            launch(squares, (parts,), weight, grad, partial, decay, size, BLOCK=2048, num_warps=8)
         launch(
-            step, (-(-size // 1024),), weight, copy, optimizer.velocity[weight], grad, shares, optimizer.lr,
+            step, (-(-size // 1024),), weight, copy, optimizer.velocity[weight], grad, partial, optimizer.lr,
             optimizer.momentum, decay, trust, size, parts,
-            RULE=optimizer.fused_rule, TRUST=trust > 0, COPY=copy.dtype != weight.dtype, BLOCK=1024, SHARES=SHARES,
-            num_warps=4,
+            RULE=optimizer.fused_rule, TRUST=trust > 0, COPY=copy.dtype != weight.dtype, BLOCK=1024,
+            MAX_PARTS=MAX_PARTS, num_warps=4,
         )  # fmt: skip
 
 

@@ -21,13 +21,13 @@ _SUPPORTED_TYPES: tuple[type[nn.Module], ...] = (
 )  # fmt: skip
 
 
-def _methods(kind: type[nn.Module]) -> dict[str, object]:
-    names = (name for name in dir(kind) if name == "__call__" or not name.startswith("__"))
-    return {name: method for name in names if isinstance(method := getattr(kind, name), FunctionType | property)}
+def _methods(cls: type[nn.Module]) -> dict[str, object]:
+    names = (name for name in dir(cls) if name == "__call__" or not name.startswith("__"))
+    return {name: method for name in names if isinstance(method := getattr(cls, name), FunctionType | property)}
 
 
 # Compared with the classes later, to detect replaced methods. `aag.nets` is imported before users can replace any.
-_ORIGINAL_METHODS = {kind: _methods(kind) for kind in _SUPPORTED_TYPES}
+_ORIGINAL_METHODS = {cls: _methods(cls) for cls in _SUPPORTED_TYPES}
 
 
 def unsupported_reason(encoder: nn.Module) -> str:
@@ -50,12 +50,12 @@ def _reasons(encoder: nn.Module) -> Iterator[str]:
     if _has_any_global_hook():
         yield "all modules have hooks"
     for name, module in encoder.named_modules():
-        kind = type(module)
-        if kind not in _ORIGINAL_METHODS:
-            yield f"{kind.__name__} ({name}) is not supported"
+        cls = type(module)
+        if cls not in _ORIGINAL_METHODS:
+            yield f"{cls.__name__} ({name}) is not supported"
             continue
-        for method, original in _ORIGINAL_METHODS[kind].items():
-            if getattr(kind, method, None) is not original or method in vars(module):
+        for method, original in _ORIGINAL_METHODS[cls].items():
+            if getattr(cls, method, None) is not original or method in vars(module):
                 yield f"{method} of {name or 'the encoder'} is overridden"
         if name and _has_hooks(module):
             yield f"{name} has hooks"
@@ -105,5 +105,5 @@ def _norm_settings(norm: Any) -> tuple[object, ...]:
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, kind) for kind in kinds)
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name) for name in names)

@@ -1,7 +1,7 @@
 """Batch norm over the whole batch of several processes.
 
-`torch.nn.SyncBatchNorm` runs on GPUs only, and layers must be converted to it. This replaces the function that batch
-norm layers call, so it works for every network, including your own.
+`torch.nn.SyncBatchNorm` runs on GPUs only, and layers must be converted to it. `SyncBatchNormMode` intercepts the calls
+of `F.batch_norm`, so it works for every network, including your own.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,11 @@ from aag.distributed import average_in_place, gather_stack, sum_in_place
 from aag.nets.layers import GhostBatchNorm
 
 
-class SyncBatchNorm(TorchFunctionMode):
-    """Context in which batch norms in training use statistics over all processes. Shares must be equal."""
+class SyncBatchNormMode(TorchFunctionMode):
+    """Context in which batch norms in training mode use the statistics of all processes.
+
+    All processes must have the same number of images.
+    """
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -83,7 +86,7 @@ class _Normalise(Function):
 def average_running_statistics(*modules: nn.Module) -> None:
     """Average the running statistics of ghost batch norms over processes.
 
-    They follow a linear recurrence, so averaging once before they are used equals averaging after each step.
+    They are moving averages, which are linear: averaging once before they are used equals averaging after each step.
     """
     ghosts = [part for module in modules for part in module.modules() if isinstance(part, GhostBatchNorm)]
     average_in_place([each for part in ghosts for each in (part.running_mean, part.running_var)])  # type: ignore[misc]

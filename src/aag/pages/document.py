@@ -27,7 +27,7 @@ class Link(NamedTuple):
             return self.target.resolve().as_uri()
 
 
-class Styled(NamedTuple):
+class Span(NamedTuple):
     text: str
     style: str  # a class of page.css; Markdown knows `strong` and `code`
 
@@ -38,7 +38,7 @@ class Image(NamedTuple):
     side: int = 72  # CSS pixels
 
 
-Inline = str | Link | Styled | Image
+Inline = str | Link | Span | Image
 Text = str | list[Inline]
 
 

@@ -125,11 +125,11 @@ class _Renderer:
             case doc.Link(text, _, about):
                 label = f' aria-label="{escape(about)}"' if about else ""
                 return f'<a href="{escape(piece.url(self.out))}"{label}>{escape(text)}</a>'
-            case doc.Styled(text, "code"):
+            case doc.Span(text, "code"):
                 return f"<code>{escape(text)}</code>"
-            case doc.Styled(text, "strong"):
+            case doc.Span(text, "strong"):
                 return f"<b>{escape(text)}</b>"
-            case doc.Styled(text, style):
+            case doc.Span(text, style):
                 return f'<span class="{escape(style)}">{escape(text)}</span>'
             case doc.Image(content, about, side):
                 kind = "png" if content.startswith(b"\x89PNG") else "jpeg"

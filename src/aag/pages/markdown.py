@@ -56,11 +56,11 @@ class _Renderer:
         match piece:
             case doc.Link(text, Path()):
                 return f"[{escape(text)}]({piece.url(self.out)})"
-            case doc.Styled(text, "code"):
+            case doc.Span(text, "code"):
                 return f"`{text}`"
-            case doc.Styled(text, "strong"):
+            case doc.Span(text, "strong"):
                 return f"**{escape(text)}**"
-            case doc.Link(text) | doc.Styled(text) | doc.Image(_, text) | str(text):
+            case doc.Link(text) | doc.Span(text) | doc.Image(_, text) | str(text):
                 return escape(text)
 
 

@@ -4,6 +4,7 @@ import re
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
 
@@ -19,12 +20,23 @@ QUOTED_MARK = "†"  # the paper took the number from earlier work
 ELSEWHERE_MARK = "‡"  # the number is from elsewhere: shown for comparison, not run here
 
 
+class CellState(StrEnum):
+    """What we have for a cell. The values are also styles of page.css."""
+
+    EMPTY = "empty"  # the paper leaves it empty
+    ELSEWHERE = "elsewhere"  # the number is from elsewhere, and is not run here
+    DONE = "done"  # measured by full runs
+    SHORT = "short"  # measured by short versions only
+    UNMEASURED = "unmeasured"  # run, but recorded without this measure
+    MISSING = "missing"  # not run yet
+
+
 @dataclass(frozen=True)
 class CellResult:
-    """A cell with our numbers. Only those of a `done` one can be compared with the paper's."""
+    """A cell with our numbers. Only those of a cell that is DONE can be compared with the paper's."""
 
     cell: Cell
-    state: str  # empty, elsewhere, done, short, unmeasured or missing
+    state: CellState
     results: tuple[Result, ...] = ()
     values: tuple[float, ...] = ()  # one per result
     stale: tuple[StaleRecord, ...] = ()
@@ -47,7 +59,7 @@ class CellResult:
     @property
     def difference(self) -> float | None:
         """Ours minus the paper's, both as they are shown."""
-        if self.state != "done" or self.cell.paper is None:
+        if self.state is not CellState.DONE or self.cell.paper is None:
             return None
         return round(round(self.mean, 2) - self.cell.paper, 2) + 0.0  # + 0.0: no minus before a zero
 
@@ -75,21 +87,23 @@ class CellResult:
 def find_cell(cell: Cell, results: Results) -> CellResult:
     """Look up our number for a cell; of a short version only if there is no full run."""
     if cell.experiment is None:
-        return CellResult(cell, "elsewhere" if cell.elsewhere else "empty")
+        return CellResult(cell, CellState.ELSEWHERE if cell.elsewhere else CellState.EMPTY)
     stale = tuple(results.stale_records(cell.experiment))
     found = results.all_seeds(cell.experiment)
     if measured := _measure(found, cell.measure):
         used, values = zip(*measured, strict=True)
-        return CellResult(cell, "done", used, values, stale)
+        return CellResult(cell, CellState.DONE, used, values, stale)
     for group in results.short_versions(cell.experiment):
         epochs = group[0].epochs
         measure = shorten_measure(cell.measure, epochs, group[0].options["rounds"], cell.experiment)
         if measured := _measure(group, measure):
             used, values = zip(*measured, strict=True)
-            return CellResult(cell, "short", used, values, stale, _describe_short(measure, epochs, cell))
+            return CellResult(cell, CellState.SHORT, used, values, stale, _describe_short(measure, epochs, cell))
     if found:
-        return CellResult(cell, "unmeasured", tuple(found), stale=stale, note=f"recorded without {cell.measure}")
-    return CellResult(cell, "missing", stale=stale)
+        return CellResult(
+            cell, CellState.UNMEASURED, tuple(found), stale=stale, note=f"recorded without {cell.measure}"
+        )
+    return CellResult(cell, CellState.MISSING, stale=stale)
 
 
 def find_measure(experiment: Experiment, measure: str, results: Results) -> CellResult:
@@ -132,7 +146,7 @@ class TableResult:
 
     @property
     def cells_below(self) -> list[CellResult]:
-        return [one for one in self.comparable_cells if one.state == "done" and not one.is_close]
+        return [one for one in self.comparable_cells if one.state is CellState.DONE and not one.is_close]
 
     @property
     def cells_far_above(self) -> list[CellResult]:
@@ -140,15 +154,15 @@ class TableResult:
 
     @property
     def incomparable_cells(self) -> list[CellResult]:
-        return [one for one in self.runnable_cells if one.state == "done" and not one.is_comparable]
+        return [one for one in self.runnable_cells if one.state is CellState.DONE and not one.is_comparable]
 
     @property
     def added_cells(self) -> list[CellResult]:
         """The cells that were run of the rows that we added."""
-        return [one for one in self.cells if one.cell.added and one.state == "done"]
+        return [one for one in self.cells if one.cell.added and one.state is CellState.DONE]
 
-    def with_state(self, state: str) -> list[CellResult]:
-        return [one for one in self.cells if one.state == state and not one.cell.added]
+    def with_state(self, state: CellState) -> list[CellResult]:
+        return [one for one in self.cells if one.state is state and not one.cell.added]
 
     @property
     def results(self) -> list[Result]:
@@ -168,13 +182,13 @@ class TableResult:
 
     def describe_open(self) -> str:
         """Say which cells are not run: the paper's, and those of rows that we added. Empty: all are."""
-        count = sum(one.state != "done" for one in self.runnable_cells)
+        count = sum(one.state is not CellState.DONE for one in self.runnable_cells)
         added = [one.state for one in self.cells if one.cell.experiment and one.cell.added]
-        left = len(added) - added.count("done")
+        left = len(added) - added.count(CellState.DONE)
         kinds = {
-            "only in a short version": len(self.with_state("short")),
-            "recorded without this measure": len(self.with_state("unmeasured")),
-            "with a stale record only": sum(bool(one.stale) for one in self.with_state("missing")),
+            "only in a short version": len(self.with_state(CellState.SHORT)),
+            "recorded without this measure": len(self.with_state(CellState.UNMEASURED)),
+            "with a stale record only": sum(bool(one.stale) for one in self.with_state(CellState.MISSING)),
         }
         details = "".join(f", {n} {kind}" for kind, n in kinds.items() if n)
         text = f"{count} of {len(self.runnable_cells)} cells{details}"
@@ -184,13 +198,13 @@ class TableResult:
     @property
     def tally(self) -> str:
         """Say how much was run, and how it went."""
-        done = len(self.with_state("done"))
+        done = len(self.with_state(CellState.DONE))
         text = f"{done} of {len(self.runnable_cells)} cells run"
-        if compared := [one for one in self.comparable_cells if one.state == "done"]:
+        if compared := [one for one in self.comparable_cells if one.state is CellState.DONE]:
             text += f"; {len(self.close_cells)} of {len(compared)} within {CLOSE_POINTS} of the paper, or above"
         if self.incomparable_cells:
             text += f"; {len(self.incomparable_cells)} not comparable"
-        if short := len(self.with_state("short")):
+        if short := len(self.with_state(CellState.SHORT)):
             text += f"; {short} only in a short version"
         return text
 
@@ -219,7 +233,7 @@ class TableResult:
     def sources(self) -> list[str]:
         """Where numbers come from that are not reproduced."""
         return sorted(
-            {f"{ELSEWHERE_MARK} {one.cell.row}: {one.cell.elsewhere}." for one in self.with_state("elsewhere")}
+            {f"{ELSEWHERE_MARK} {one.cell.row}: {one.cell.elsewhere}." for one in self.with_state(CellState.ELSEWHERE)}
         )
 
     @property

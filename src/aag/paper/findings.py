@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from aag.pages.plots import Chart, Line, LineChart, Points, ScatterChart
-from aag.paper.cells import CellResult, find_measure, label
+from aag.paper.cells import CellResult, CellState, find_measure, label
 from aag.paper.experiments import Experiment, Figure, Series
 from aag.paper.protocol import describe_projection, describe_protocols, describe_training
 from aag.paper.results import Result, Results
@@ -200,15 +200,15 @@ def _find_sweep(figure: Figure, results: Results) -> FigureResult:
         for series in figure.series:
             assert series.x is not None
             found = find_measure(series.experiment, measure, results)
-            if found.state == "done":
+            if found.state is CellState.DONE:
                 full[series.x] = found
             elif results.all_seeds(series.experiment):
                 missing_names.setdefault(f"recorded without {NAMES[measure]}", []).append(series.name)
-            elif found.state == "short" and not by_epochs:
+            elif found.state is CellState.SHORT and not by_epochs:
                 short.setdefault(f"{NAMES[measure]}, {found.note}", {})[series.x] = found
         for experiment in others:
             found = find_measure(experiment, measure, results)
-            if found.state == "done":
+            if found.state is CellState.DONE:
                 short.setdefault(f"{NAMES[measure]}, other lengths", {})[experiment.settings.train.epochs] = found
         for name, cells in {NAMES[measure]: full, **short}.items():
             if not cells:

@@ -101,7 +101,7 @@ def _part_statuses(options: ReproduceOptions, results: Results) -> Iterator[_Par
 
 def _run_seconds(run: PlannedRun, results: Results) -> tuple[float | None, bool]:
     """Return the training time of a run, and whether it is an estimate; None if it is not known."""
-    result = results.same_seed(run.experiment)
+    result = results.find_result(run.experiment)
     return (result.seconds, False) if result else (results.estimate_seconds(run.experiment), True)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from aag.errors import AAGError
 from aag.files import atomic_write_path, explain_write_errors
 from aag.pages import document as doc
-from aag.pages.document import Block, Link, Paragraph, Styled, Text, heading, join
+from aag.pages.document import Block, Link, Paragraph, Span, Text, heading, join
 from aag.pages.html import render_html
 from aag.pages.markdown import render_markdown
 from aag.pages.plots import save_charts
@@ -17,6 +17,7 @@ from aag.paper.cells import (
     FAR_POINTS,
     QUOTED_MARK,
     CellResult,
+    CellState,
     TableResult,
     format_signed,
     label,
@@ -77,7 +78,7 @@ def make_document(summary: Summary) -> doc.Document:
                 "with GNT-Xent Loss” (Tu, Feng, Yang; 2021), with our number next to the paper's. Accuracy in percent.",
                 "lead",
             ),
-            Paragraph([Styled(summary.headline, "strong")], "sum"),
+            Paragraph([Span(summary.headline, "strong")], "sum"),
         ],
         [
             _summary_section(summary),
@@ -86,7 +87,7 @@ def make_document(summary: Summary) -> doc.Document:
             _records_section(summary),
         ],
         [
-            "Written by ", Styled("aag reproduce page", "code"),
+            "Written by ", Span("aag reproduce page", "code"),
             " from the records that it links to. No number of ours is typed by hand.",
         ],
     )  # fmt: skip
@@ -101,8 +102,8 @@ def _summary_section(summary: Summary) -> doc.Section:
     ]
     marks: Text = [
         "First our number, and its difference from the paper's: ",
-        Styled("▲ above or equal", "diff up"), ", ", Styled(f"▽ below by at most {CLOSE_POINTS}", "diff near"), ", ",
-        Styled("▼ below by more", "diff down"),
+        Span("▲ above or equal", "diff up"), ", ", Span(f"▽ below by at most {CLOSE_POINTS}", "diff near"), ", ",
+        Span("▼ below by more", "diff down"),
         ". Then the paper's number. One seed, unless the cell gives a range over n seeds; then our number is their "
         f"mean. {QUOTED_MARK}: the paper took the number from earlier work. {ELSEWHERE_MARK}: shown for comparison "
         "only.",
@@ -129,7 +130,7 @@ def make_lists(summary: Summary) -> dict[str, list[Text]]:
         ]  # fmt: skip
 
     drawn = [_anchor(each.figure) for each in figures if each.results and not each.missing]
-    rows = [(one, row[0].cell) for one in tables for row in one.rows if row[0].state == "elsewhere"]
+    rows = [(one, row[0].cell) for one in tables for row in one.rows if row[0].state is CellState.ELSEWHERE]
     return {
         f"Within {CLOSE_POINTS} points of the paper, or above": [
             join(_anchor(one.table), f": {one.describe_close()}") for one in tables if one.close_cells
@@ -156,7 +157,7 @@ def _table_section(found: TableResult) -> doc.Section:
     for number, row in enumerate(found.rows):
         first = row[0].cell
         tags = {"quoted": first.quoted, f"not ours {ELSEWHERE_MARK}": bool(first.elsewhere), "added by us": first.added}
-        head: list[Text] = [first.row, *(join(Styled(tag, "tag")) for tag, shown in tags.items() if shown)]
+        head: list[Text] = [first.row, *(join(Span(tag, "tag")) for tag, shown in tags.items() if shown)]
         words = [doc.Cell([text]) for text in table.texts[number : number + 1]]
         rows.append([doc.Cell(head), *map(_cell, row), *words])
     columns = ["", *table.columns, *filter(None, [table.text_column])]
@@ -178,31 +179,35 @@ def _table_section(found: TableResult) -> doc.Section:
 
 def _cell(one: CellResult) -> doc.Cell:
     """Return a cell with our number, the paper's, and links to the records, one line each."""
-    if one.state == "empty":
-        return doc.Cell(["–"], "empty")
+    if one.state is CellState.EMPTY:
+        return doc.Cell(["–"], one.state)
     lines: list[Text] = []
     if one.values:
-        lines.append([Styled(f"{one.mean:.2f}", "strong"), " ", _difference(one)])
+        lines.append([Span(f"{one.mean:.2f}", "strong"), " ", _difference(one)])
         lines += [one.range] if one.range else []
-    state = {"short": f"short: {one.note}", "unmeasured": one.note, "missing": "not run yet"}.get(one.state)
+    state = {
+        CellState.SHORT: f"short: {one.note}",
+        CellState.UNMEASURED: one.note,
+        CellState.MISSING: "not run yet",
+    }.get(one.state)
     if state:
-        lines.append([Styled(state, "state")])
-    lines.append(one.paper if one.state == "elsewhere" else f"paper {one.paper}")
+        lines.append([Span(state, "state")])
+    lines.append(one.paper if one.state is CellState.ELSEWHERE else f"paper {one.paper}")
     if one.results:
         lines.append(_record_links(one))
     for stale in one.stale:
-        lines.append([Styled("stale ", "stale"), _record_link(stale.result, "record", one.name), f": {stale}"])
+        lines.append([Span("stale ", "stale"), _record_link(stale.result, "record", one.name), f": {stale}"])
     return doc.Cell(lines, one.state)
 
 
-def _difference(one: CellResult) -> Styled:
+def _difference(one: CellResult) -> Span:
     if one.difference is None:
-        return Styled("", "")
+        return Span("", "")
     if one.cell.incomparable:
-        return Styled(f"({format_signed(one.difference)}, not comparable)", "soft")
+        return Span(f"({format_signed(one.difference)}, not comparable)", "soft")
     below = ("near", "▽") if one.difference >= -CLOSE_POINTS else ("down", "▼")
     kind, mark = ("up", "▲") if one.difference >= 0 else below
-    return Styled(f"{mark} {format_signed(one.difference)}", f"diff {kind}")
+    return Span(f"{mark} {format_signed(one.difference)}", f"diff {kind}")
 
 
 def _record_links(one: CellResult) -> list[doc.Inline]:
@@ -286,5 +291,5 @@ def _protocol_paragraphs(texts: Iterable[str]) -> list[Block]:
 
 
 def _missing_command(part: Part, is_missing: bool) -> list[Block]:
-    command: Text = ["To run what is missing: ", Styled(f"aag reproduce {part.id}", "code")]
+    command: Text = ["To run what is missing: ", Span(f"aag reproduce {part.id}", "code")]
     return [Paragraph(command, "protocol")] if is_missing else []

@@ -264,7 +264,7 @@ def _execution(short: Experiment, full: Experiment, options: ReproduceOptions) -
 
 def record_status(planned: PlannedRun, results: Results) -> RecordStatus:
     """Return whether a run is recorded with all that is needed of it; else how far it is."""
-    if results.same_seed(planned.experiment):
+    if results.find_result(planned.experiment):
         return RecordStatus.INCOMPLETE if missing_needs(planned, results) else RecordStatus.RECORDED
     if has_run_folder(planned) and planned.run.checkpoints():
         return RecordStatus.STARTED
@@ -276,7 +276,7 @@ def record_status(planned: PlannedRun, results: Results) -> RecordStatus:
 
 def missing_needs(planned: PlannedRun, results: Results) -> frozenset[str]:
     """Return what the record of a run lacks of what the selected tables and figures need."""
-    result = results.same_seed(planned.experiment)
+    result = results.find_result(planned.experiment)
     if result is None:
         return planned.needs
 

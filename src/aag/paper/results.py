@@ -97,8 +97,8 @@ class Results:
         found = [result for result in self.all if not result.differences(experiment, "seed")]
         return list({result.seed: result for result in reversed(found)}.values())[::-1]
 
-    def same_seed(self, experiment: Experiment) -> Result | None:
-        """Return the record of this run with its own seed."""
+    def find_result(self, experiment: Experiment) -> Result | None:
+        """Return the record of this run with the same seed; None without one."""
         wanted = experiment.settings.train.seed
         return next((result for result in self.all_seeds(experiment) if result.seed == wanted), None)
 
@@ -168,8 +168,8 @@ class Results:
         """Read a file and check what tables and pages use of it."""
         try:
             content = json.loads(read_text(path))
-            for name, kind in schema.items():
-                _check(content, name, kind)
+            for name, expected in schema.items():
+                _check(content, name, expected)
             return content
         except OSError as error:
             self.damaged[path] = f"cannot be read: {error.strerror}"
@@ -221,16 +221,16 @@ RECORD = SETTINGS | {
 PROJECTION = SETTINGS | {"x.*": float, "y.*": float, "labels.*": int, "classes.*": str}
 
 
-def _check(value: Any, path: str, kind: type, name: str = "") -> None:
+def _check(value: Any, path: str, expected: type, name: str = "") -> None:
     """Raise unless the values at a path have a type; numbers must be finite."""
     step, _, rest = path.partition(".")
     if not step:
-        kinds: Any = (int, float) if kind is float else kind
-        if isinstance(value, bool) or not isinstance(value, kinds) or (kind is not str and not abs(value) < 1e300):
+        types: Any = (int, float) if expected is float else expected
+        if isinstance(value, bool) or not isinstance(value, types) or (expected is not str and not abs(value) < 1e300):
             raise ValueError(f"its {name} is {str(value)[:40]!r}")
     elif step == "*":
         for each in value.values() if isinstance(value, dict) else value:
-            _check(each, rest, kind, name)
+            _check(each, rest, expected, name)
     elif step.rstrip("?") == step or value.get(step[:-1]) is not None:
         key = step.rstrip("?")
-        _check(value[key], rest, kind, f"{name}.{key}".lstrip("."))
+        _check(value[key], rest, expected, f"{name}.{key}".lstrip("."))

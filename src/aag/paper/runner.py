@@ -125,7 +125,7 @@ def _is_finished(planned: PlannedRun) -> bool:
 
 
 def _explain_deleted(planned: PlannedRun, results: Results) -> str:
-    result = results.same_seed(planned.experiment)
+    result = results.find_result(planned.experiment)
     assert result is not None
     lacks = _describe_needs(missing_needs(planned, results))
     return (

@@ -3,7 +3,7 @@
 from functools import cached_property
 from pathlib import Path
 
-from aag.paper.cells import CLOSE_POINTS, CellResult, find_tables
+from aag.paper.cells import CLOSE_POINTS, CellResult, CellState, find_tables
 from aag.paper.experiments import PAPER, Figure
 from aag.paper.findings import find_figure
 from aag.paper.results import Result, Results
@@ -54,6 +54,6 @@ class Summary:
 
 
 def _count(runs: list[list[CellResult]]) -> str:
-    done = [cells for cells in runs if all(one.state == "done" for one in cells)]
+    done = [cells for cells in runs if all(one.state is CellState.DONE for one in cells)]
     close = sum(all(one.is_close for one in cells) for cells in done)
     return f"{len(done)} of {len(runs)} done, {close} of these within {CLOSE_POINTS} points of the paper or above it"

@@ -70,7 +70,7 @@ def _about(encoder: Encoder, run: Run | None) -> str:
         ["parameters", f"{parameter_count(encoder):,}"],
         ["input", f"RGB images of {spec.image_size}×{spec.image_size} px{crop}" if spec.channels == 3 else
          f"images of {spec.image_size}×{spec.image_size} px, {spec.channels} channels"],
-        ["mean, deviation", f"{_rounded(spec.mean)}, {_rounded(spec.std)}"],
+        ["mean, standard deviation", f"{_rounded(spec.mean)}, {_rounded(spec.std)}"],
         ["features", f"{encoder.feature_dim} dimensions, for classifiers"],
         ["embedding", f"{encoder.embedding_dim} dimensions, unit length, for search and clustering"],
     ]  # fmt: skip

@@ -1,8 +1,8 @@
 """Connect rows with a cosine of at least a threshold, exactly and without an N × N matrix.
 
-A cheap upper bound skips most comparisons. Rotate the unit rows x to their principal axes, keep 31 coordinates
-Px, add the length of the rest: z = (Px, ‖Rx‖). As ‖z − z'‖ ≤ ‖x − x'‖, z·z' ≥ x·x'. Only rows and columns of a block
-in which z·z' reaches the threshold are compared in full.
+A cheap upper bound skips most comparisons. Rotate the unit rows x to their principal axes. With Px the first 31
+coordinates and Rx the others, z = (Px, ‖Rx‖) is a unit row, too. As ‖z − z'‖ ≤ ‖x − x'‖, z·z' ≥ x·x'. Only rows and
+columns of a block in which z·z' reaches the threshold are compared in full.
 """
 
 import numpy as np

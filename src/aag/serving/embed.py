@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from aag.data.datasets import data_root as find_data_root
-from aag.data.store import Progress
+from aag.data.store import ProgressCallback
 from aag.errors import AAGError
 from aag.files import explain_write_errors
 from aag.serving.embed_file import embed_to_file, table_key
@@ -29,7 +29,7 @@ def embed_folder(
     features: bool = False,
     thumbnails: int = 0,
     data_root: str | Path | None = None,
-    on_progress: Progress | None = None,
+    on_progress: ProgressCallback | None = None,
     **options: Any,
 ) -> EmbeddingTable:
     """Embed a folder, files, an .npz or a data set in memory. `options` are the Embedder's.
@@ -47,7 +47,7 @@ def load_or_embed(
     *,
     features: bool = False,
     data_root: str | Path | None = None,
-    on_progress: Progress | None = None,
+    on_progress: ProgressCallback | None = None,
     **options: Any,
 ) -> EmbeddingTable:
     """Return the embeddings of images, from an embeddings file of this model, the cache or the encoder.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aag.data.decode import ignore_warnings
-from aag.data.store import Progress
+from aag.data.store import ProgressCallback
 from aag.errors import AAGError
 from aag.files import explain_write_errors, write_bytes
 from aag.serving.embedder import Embedder
@@ -38,7 +38,7 @@ def embed_to_file(
     features: bool = False,
     thumbnails: int = 0,
     indices: range | None = None,
-    on_progress: Progress | None = None,
+    on_progress: ProgressCallback | None = None,
 ) -> EmbedResult:
     """Embed images to a .parquet, .npz or .csv. Parts are kept in OUT.parts until the file is complete.
 
@@ -62,9 +62,9 @@ def embed_to_file(
 
 def _embed(
     embedder: Embedder, source: ImageSource, indices: range, parts: "_Parts", skipped_file: Path, features: bool,
-    thumbnails: int, on_progress: Progress | None,
+    thumbnails: int, on_progress: ProgressCallback | None,
 ) -> EmbedResult:  # fmt: skip
-    start = parts.stop(indices.start)
+    start = parts.find_finished(indices.start)
     new = indices.stop - start
 
     def progress(count: int, _: int) -> None:
@@ -172,8 +172,8 @@ class _Parts:
         write_bytes(key_file, key.encode())
         self.files: list[Path] = []
 
-    def stop(self, start: int) -> int:
-        """Return the first index that is not in a finished part. Parts begin at `start`."""
+    def find_finished(self, start: int) -> int:
+        """Find the finished parts from index `start` on, and return the first index that is in none of them."""
         found = {}
         for name in os.listdir(self.folder):
             if match := re.fullmatch(r"(\d+)-(\d+)\.parquet", name):

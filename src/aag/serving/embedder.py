@@ -23,7 +23,7 @@ from PIL import Image
 from aag import __version__, nets
 from aag.data.decode import UnreadableImageError, ignore_warnings
 from aag.data.parallel_decode import Chunk, open_decoder
-from aag.data.store import Progress
+from aag.data.store import ProgressCallback
 from aag.errors import AAGError
 from aag.nets import Encoder
 from aag.provenance import core_count
@@ -100,7 +100,7 @@ class Embedder:
         *,
         features: bool = False,
         thumbnails: int = 0,
-        on_progress: Progress | None = None,
+        on_progress: ProgressCallback | None = None,
     ) -> Iterator[tuple[range, EmbeddingTable, list[str]]]:
         """Yield parts (indices, table, skipped files) of some thousand images each, in order.
 

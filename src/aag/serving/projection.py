@@ -25,18 +25,17 @@ EXACT_ROWS = 700  # up to here all pairs cost less than the grid
 FINE_STEPS = 100  # last steps, on the fine grid: the coarse one leaves the nearest points too close
 LANDMARKS_PER_ROW = 5  # whose weighted mean is the position of another row
 PLACEMENT_TEMPERATURE = 0.03  # of the softmax of their weights
-Progress = Callable[[float], None]  # receives the fraction done
 
 
 @torch.no_grad()
 def project(
     embeddings: Tensor, *, seed: int = 0, landmarks: int = LANDMARKS, graph: Tensor | None = None,
-    on_progress: Progress = lambda done: None,
+    on_progress: Callable[[float], None] = lambda done: None,
 ) -> Tensor:  # fmt: skip
     """Place unit rows [N, D] on a plane by t-SNE of their cosine neighbours; return float32 [N, 2] on the CPU.
 
-    `graph`: the rows' nearest neighbours, int64 [N, k], if they are known already. The same input and seed give
-    the same map on one device.
+    `graph`: the rows' nearest neighbours, int64 [N, k], if they are known already. `on_progress` is called with the
+    fraction done. The same input and seed give the same map on one device.
     """
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
         raise AAGError(f"a map takes embeddings [N, D], not {embeddings.dtype} {list(embeddings.shape)}")
@@ -64,7 +63,7 @@ def _place(rows: Tensor, sample: Tensor, plane: Tensor, seed: int) -> Tensor:
     return placed + jitter
 
 
-def _tsne(rows: Tensor, graph: Tensor, seed: int, on_progress: Progress) -> Tensor:
+def _tsne(rows: Tensor, graph: Tensor, seed: int, on_progress: Callable[[float], None]) -> Tensor:
     """Arrange rows by gradient descent with momentum and gains, as van der Maaten's implementation does."""
     count = len(rows)
     y = _initial_positions(rows, seed)

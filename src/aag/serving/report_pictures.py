@@ -109,7 +109,7 @@ def _neighbour(gallery: Gallery, row: int, other: int, cosine: float) -> doc.Cel
     label = gallery.label(other)
     same = "near" if not (label and gallery.label(row)) else "up" if label == gallery.label(row) else "down"
     lines: list[doc.Text] = [[_image(gallery.pictures[other], gallery.names[other])], f"{cosine:.2f}"]
-    return doc.Cell([*lines, [doc.Styled(label, same)]] if label else lines)
+    return doc.Cell([*lines, [doc.Span(label, same)]] if label else lines)
 
 
 def _picture(pixels: Any, about: str, side: int = 72) -> doc.Cell:

@@ -20,6 +20,7 @@ from aag.nets import Encoder
 from aag.nets.pretrained import Normalisation
 from aag.runs import Run, RunSummary, flatten, summarize
 from aag.settings import Range, Settings, option, to_json
+from aag.text import pluralize
 from aag.training.callbacks import KNN, Callback, Health, ListSkipped
 from aag.training.checkpoints import Checkpoints
 from aag.training.checks import check_same_images
@@ -30,7 +31,6 @@ from aag.training.defaults import (
     epochs_within,
     evaluation_interval,
     has_image_files,
-    minutes_text,
     plan_run,
     slow_network_warning,
     with_epochs,
@@ -134,23 +134,26 @@ def train(
         sets = data.as_image_sets(images, image_size=size, **chosen)
     source = str(images) if sets is None else sets[0].name
     own_method = method if isinstance(method, Method) else None
-    kind = type(method) if isinstance(method, Method) else method
-    settings = recipe_settings(recipe, source, kind if isinstance(kind, str) else register_method(kind))
+    cls = type(method) if isinstance(method, Method) else method
+    settings = recipe_settings(recipe, source, cls if isinstance(cls, str) else register_method(cls))
     if "data" in options:
         raise AAGError("data is given as the first argument; leave data= out")
     if network is not None:
         if not isinstance(network, str | nn.Module):
             raise AAGError(f"network is a name or an nn.Module object, not {describe(network)}")
         options["network"] = f"custom:{type(network).__name__}" if isinstance(network, nn.Module) else network
+    given = set(options)
     if own_method:
-        if own := {each.name for each in fields(own_method.settings)} & options.keys():
-            raise AAGError(f"method= is an object with its own settings; set {', '.join(sorted(own))} there")
+        method_options = {field.name for field in fields(own_method.settings)}
+        if misplaced := sorted(method_options & given):
+            raise AAGError(f"method= is an object with its own settings; set {', '.join(misplaced)} there")
         settings = replace(settings, method_settings=own_method.settings)
+        given |= method_options
+    if knn_every is not None:
+        given.add("knn_every")
     settings = settings.replace(
         **{key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
     )
-    given = {*options, *(each.name for each in fields(own_method.settings))} if own_method else {*options}
-    given |= {"knn_every"} if knn_every is not None else set()
     execution = Execution.for_recipe(
         recipe,
         settings,
@@ -228,7 +231,7 @@ def train_run(
             say(f"warning: {slow}")
         runtime: dict[str, Any] = {"device": device, "compile": execution.compile, "images_on": execution.images_on}
         if plan.minutes:
-            say(f"         measuring the speed, for {minutes_text(plan.minutes)} of training …")
+            say(f"         measuring the speed, for {pluralize(plan.minutes, 'minute')} of training …")
             settings, choice = _choose_epochs(
                 settings, sets, plan.minutes, every, method=method, backbone=backbone, **runtime
             )
@@ -318,7 +321,7 @@ def _choose_epochs(
 
 
 def _stored_normalisation(run: Run, settings: RunSettings) -> Normalisation | None:
-    """Return the mean and deviation of a resumed run that started from pretrained weights; else None."""
+    """Return the mean and std of a resumed run that started from pretrained weights; else None."""
     if not settings.train.pretrained or not run.checkpoints():
         return None
     try:

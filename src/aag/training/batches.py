@@ -23,6 +23,14 @@ class Batch(NamedTuple):
     indices: Tensor  # int64 [n]: the images' positions in their set
 
 
+class _EpochOrder(NamedTuple):
+    """The images of an epoch in the order in which batches take them."""
+
+    epoch: int
+    indices: Tensor  # int64 [N]
+    by_method: bool  # chosen by the method's `epoch_order`; else all images, shuffled
+
+
 def sized_augmentations(method: Method, images: Tensor, view_size: int | None) -> tuple[Augmentation, ...]:
     """Return a method's augmentations for views of `view_size` pixels a side; None: of the images' size."""
     if view_size in (None, images.shape[2]):
@@ -33,11 +41,11 @@ def sized_augmentations(method: Method, images: Tensor, view_size: int | None) -
 class Batches:
     """The batches of an epoch, made in chunks of whole batches.
 
-    A view depends on (seed, epoch, image, view) only. If the method chooses the order of an epoch, in which an image
-    may occur twice, the position in that order replaces the image. Chunks start at fixed positions, so that a resumed
-    run repeats the arithmetic of an uninterrupted one, bit for bit. Images on another device than `device` are
-    prefetched chunk by chunk. Views have `view_size` pixels a side, by default the images'. With several processes,
-    each makes its share of every batch; `batch_size` counts the images of all shares.
+    A view depends on (seed, epoch, image, view) only. If the method chooses the order of an epoch, an image may occur
+    twice in it, so its position replaces the image. Chunks start at fixed positions, so that a resumed run repeats the
+    arithmetic of an uninterrupted one, bit for bit. Images on another device than `device` are prefetched chunk by
+    chunk. Views have `view_size` pixels a side, by default the images'. With several processes, each makes its share of
+    every batch; `batch_size` counts the images of all shares.
 
     While images are still being decoded (`decoding`), ask `rows_needed` before a batch. The first epoch is then
     shuffled within blocks only.
@@ -68,7 +76,7 @@ class Batches:
         )
         affordable = pixels // (images.shape[2] * images.shape[3]) // self.share_size
         self.per_chunk = max(1, min(affordable, len(images) // batch_size))  # batches
-        self._order: tuple[int, Tensor, bool] | None = None  # epoch, order, whether it is the method's own
+        self._order: _EpochOrder | None = None
         self._chunk_at: tuple[int, int] | None = None  # epoch and chunk
 
     def batch(self, epoch: int, step: int) -> Batch:
@@ -87,8 +95,8 @@ class Batches:
 
     def rows_needed(self, epoch: int, step: int) -> int:
         """Return how many images, from the first, must be decoded for the chunk of a step."""
-        kind = type(self.method)
-        needs_all = kind.before_epoch is not Method.before_epoch or kind.epoch_order is not Method.epoch_order
+        cls = type(self.method)
+        needs_all = cls.before_epoch is not Method.before_epoch or cls.epoch_order is not Method.epoch_order
         if epoch or needs_all or self.decoding is None:
             return len(self.images)
         block, end = self.decoding.block, (step // self.per_chunk + 1) * self.per_chunk * self.batch_size
@@ -104,49 +112,53 @@ class Batches:
 
     def make_chunk(self, epoch: int, chunk: int) -> Batch:
         """Return `per_chunk` batches as one."""
-        if self._order is None or self._order[0] != epoch:
-            own = self.method.epoch_order(epoch)
-            shuffled = self._shuffle(epoch) if own is None else own.to(self.images.device)
-            self._order = epoch, shuffled, own is not None
-        _, order, ordered = self._order
-        if in_dry_run():
-            self._order = None
-        position = self._positions(chunk, order)
-        index = order[position]
+        order = self._epoch_order(epoch)
+        self._order = None if in_dry_run() else order  # in a dry run its numbers mean nothing
+        position = self._positions(chunk, len(order.indices))
+        index = order.indices[position]
         if self._reader:
-            images = self._reader.read(index, self._next_index(epoch, chunk, order, ordered))
+            images = self._reader.read(index, self._next_index(order, chunk))
             position, index = position.to(self.device), index.to(self.device)
         else:
             images = self.images[index]
-        number = position if ordered else index
+        key_index = position if order.by_method else index
         views = [
-            augmentation.views(images, keys(self.seed, epoch, number, view))
+            augmentation.views(images, keys(self.seed, epoch, key_index, view))
             for view, augmentation in enumerate(self.augmentations)
         ]
         return Batch(torch.stack(views), index)
+
+    def _epoch_order(self, epoch: int) -> _EpochOrder:
+        if self._order is not None and self._order.epoch == epoch:
+            return self._order
+        chosen = self.method.epoch_order(epoch)
+        if chosen is None:
+            return _EpochOrder(epoch, self._shuffle(epoch), by_method=False)
+        return _EpochOrder(epoch, chosen.to(self.images.device), by_method=True)
 
     def _shuffle(self, epoch: int) -> Tensor:
         block = self.decoding.block if self.decoding and epoch == 0 else None
         return permutation(self.seed, epoch, len(self.images), self.images.device, block=block)
 
-    def _positions(self, chunk: int, order: Tensor) -> Tensor:
-        """Return the positions of a chunk in the epoch's order. The last chunk wraps around: all have one shape."""
-        first = torch.arange(chunk * self.per_chunk, (chunk + 1) * self.per_chunk, device=order.device)
-        within = torch.arange(self.share_size, device=order.device) + rank() * self.share_size
-        return (first[:, None] * self.batch_size + within).flatten() % len(order)
+    def _positions(self, chunk: int, count: int) -> Tensor:
+        """Return the positions of a chunk in an epoch of `count` images. The last chunk wraps around to full size."""
+        device = self.images.device
+        batch = torch.arange(chunk * self.per_chunk, (chunk + 1) * self.per_chunk, device=device)
+        within = torch.arange(self.share_size, device=device) + rank() * self.share_size
+        return (batch[:, None] * self.batch_size + within).flatten() % count
 
-    def _next_index(self, epoch: int, chunk: int, order: Tensor, ordered: bool) -> Tensor | None:
-        """Return the image indices of the next chunk, to prefetch it.
+    def _next_index(self, order: _EpochOrder, chunk: int) -> Tensor | None:
+        """Return the image indices of the chunk after this one, to prefetch it.
 
         None if the method has not chosen them yet, or if not all of them are decoded.
         """
-        steps, following_step = len(order) // self.batch_size, (chunk + 1) * self.per_chunk
-        is_last = following_step >= steps
-        if self.decoding and not self.decoding.is_ready(self.rows_needed(epoch + is_last, following_step)):
+        count, next_step = len(order.indices), (chunk + 1) * self.per_chunk
+        is_last = next_step >= count // self.batch_size
+        if self.decoding and not self.decoding.is_ready(self.rows_needed(order.epoch + is_last, next_step)):
             return None
         if not is_last:
-            return order[self._positions(chunk + 1, order)]
-        if ordered:
+            return order.indices[self._positions(chunk + 1, count)]
+        if order.by_method:
             return None
-        following = self._shuffle(epoch + 1)
-        return following[self._positions(0, following)]
+        shuffled = self._shuffle(order.epoch + 1)
+        return shuffled[self._positions(0, len(shuffled))]

@@ -8,8 +8,8 @@ import torch
 
 from aag.data import ImageSet
 from aag.errors import NotFiniteError
+from aag.evaluate.distributed import knn_accuracy
 from aag.evaluate.health import health
-from aag.evaluate.sharded import knn_accuracy
 from aag.files import write_bytes
 from aag.training.batches import sized_augmentations
 

@@ -47,8 +47,8 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def _check_state(path: Path, state: Any) -> None:
     values = state if isinstance(state, dict) else {}
-    for name, kind in _STATE_TYPES.items():
-        if type(values.get(name)) not in ((int, float) if kind is float else (kind,)):
+    for name, expected in _STATE_TYPES.items():
+        if type(values.get(name)) not in ((int, float) if expected is float else (expected,)):
             raise DamagedFileError(f"{path} is damaged: its {name} is {values.get(name)!r:.40}")
     sizes = (values["epoch"], values["step"], values["seconds"], values["lr_factor"])
     if min(sizes) < 0 or not 1 <= values["threads"] <= MAX_THREADS:

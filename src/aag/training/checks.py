@@ -17,13 +17,13 @@ def check_types(
     encoder: object, method: object, images: object, settings: object, run: object, callbacks: Iterable[object]
 ) -> None:
     """Raise if a part of a run has the wrong type."""
-    for name, kind, given in (
+    for name, expected, given in (
         ("encoder", Encoder, encoder), ("method", Method, method), ("images", ImageSet, images),
         ("settings", TrainSettings, settings), ("run", Run | None, run),
     ):  # fmt: skip
-        if not isinstance(given, kind):
-            expected = getattr(kind, "__name__", "Run")
-            raise AAGError(f"Trainer takes {name} of type {expected}, not {type(given).__name__}")
+        if not isinstance(given, expected):
+            expected_name = getattr(expected, "__name__", "Run")
+            raise AAGError(f"Trainer takes {name} of type {expected_name}, not {type(given).__name__}")
     for each in callbacks:
         if not isinstance(each, Callback):
             raise AAGError(f"a callback is an object of a subclass of aag.training.Callback, not {describe(each)}")

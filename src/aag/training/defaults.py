@@ -180,13 +180,9 @@ def with_epochs(settings: RunSettings, epochs: int) -> RunSettings:
     return settings.replace(epochs=epochs, warmup_epochs=warmup)
 
 
-def minutes_text(minutes: float) -> str:
-    return pluralize(minutes, "minute")
-
-
 def epochs_reason(start: float, epoch: float, minutes: float) -> str:
     """Return why --minutes chose this number of epochs; one is the minimum. start, epoch: seconds."""
-    each, length = duration(epoch) if epoch >= 10 else f"{epoch:.2g} s", minutes_text(minutes)
+    each, length = duration(epoch) if epoch >= 10 else f"{epoch:.2g} s", pluralize(minutes, "minute")
     if start + epoch > 60 * minutes:
         return f"the minimum: one takes {each}, more than {length}"
     return f"fit into {length}, at {each} each"

@@ -35,8 +35,8 @@ def build_encoder(
 ) -> Encoder:
     """Build the encoder of a run for its images, with new weights.
 
-    `normalisation` is the mean and deviation of each channel. By default that of the pretrained weights, of the known
-    data set, or of the images.
+    `normalisation`: the mean and standard deviation of each channel. Default: those of the pretrained weights, of the
+    known data set, or of the images.
     """
     dataset, pretrained = DATASETS.get(settings.data.source), settings.train.pretrained
     if normalisation is None and pretrained:

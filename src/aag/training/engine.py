@@ -13,7 +13,7 @@ from aag import kernels
 from aag.data import DATASETS, ImageSet
 from aag.distributed import any_process, copy_from_main, is_distributed, is_main, on_main, raise_any
 from aag.errors import AAGError, KernelsUnsupportedError, first_line
-from aag.evaluate import sharded
+from aag.evaluate import distributed
 from aag.methods import Method, MethodContext
 from aag.nets import Encoder
 from aag.nets.pretrained import load_pretrained
@@ -49,7 +49,7 @@ class Engine:
         images_on: str = "auto",
         load_weights: bool = True,
     ) -> None:
-        """`load_weights`: load the weights that the settings start from; False if a checkpoint replaces them."""
+        """load_weights: start from the weights that the settings name; False if a checkpoint will replace them."""
         device = find_device(str(device))
         self.settings = settings = settings.resolve(choose_precision(device, settings.precision))
         self.encoder, self.method, self.image_set, self.images_on = encoder, method, images, images_on
@@ -60,18 +60,10 @@ class Engine:
         # The last partial batch is dropped, and so are batches that do not fill a window.
         self.steps_per_epoch = len(images) // (settings.batch_size * settings.accumulate) * settings.accumulate
         if load_weights and is_main():  # the others get the main process's weights
-            if settings.start_from:
-                load_start_weights(encoder, settings.start_from)
-            if settings.pretrained:
-                _log.info("weights  loading %s of %s", settings.pretrained, encoder.spec.network)
-                load_pretrained(encoder, settings.pretrained)
-            if settings.random_bn_scale:
-                draw_bn_scales(encoder, settings.seed)
-            if settings.zero_init_residual:
-                zero_init_residual(encoder)
+            self._set_initial_weights()
         freeze(encoder, settings.freeze)
         method.settings = method.settings.resolve(DATASETS.get(images.name))
-        with torch.random.fork_rng(devices=[]):  # layers that the method makes start by the seed, too
+        with torch.random.fork_rng(devices=[]):  # the seed also decides how the method's own layers start
             torch.default_generator.manual_seed(hash((settings.seed, -1)) % 2**63)
             method.setup(MethodContext(encoder, len(images), settings))
         check_low_res(method, settings)
@@ -82,6 +74,19 @@ class Engine:
         self._stack = ExitStack()
 
     # --- preparing ----------------------------------------------------------------------------------------------------
+
+    def _set_initial_weights(self) -> None:
+        """Change the encoder's new weights as the settings say: load others, or start some of them differently."""
+        encoder, settings = self.encoder, self.settings
+        if settings.start_from:
+            load_start_weights(encoder, settings.start_from)
+        if settings.pretrained:
+            _log.info("weights  loading %s of %s", settings.pretrained, encoder.spec.network)
+            load_pretrained(encoder, settings.pretrained)
+        if settings.random_bn_scale:
+            draw_bn_scales(encoder, settings.seed)
+        if settings.zero_init_residual:
+            zero_init_residual(encoder)
 
     def prepare(self) -> None:
         """Move everything to the device and build the step."""
@@ -95,7 +100,7 @@ class Engine:
         self._stack.callback(lambda: self.batches.close())
 
     def warm_up(self, epoch: int = 0) -> float:
-        """Compile and capture the step of an epoch; fall back to simpler ways where that fails. Return the seconds."""
+        """Compile and capture the step of an epoch, or fall back to a simpler runtime. Return the seconds it took."""
         started = time.monotonic()
         if self._view_size(epoch) != self.view_size:
             self.view_size = self._view_size(epoch)
@@ -130,9 +135,9 @@ class Engine:
         self._stack.close()
 
     def _build_step(self, runtime: Runtime) -> None:
-        """Build the step, with the state of the previous one: of a stopped `fit`, or of a runtime that failed.
+        """Build the step. It takes over the state of the previous one, of a stopped `fit` or a runtime that failed.
 
-        A simpler runtime is used if the encoder has changed since this one was chosen, such as by a hook on a weight.
+        Fall back to a simpler runtime if the encoder changed after this one was chosen, such as by a hook on a weight.
         """
         self.runtime = runtime
         if runtime.is_plain:
@@ -191,12 +196,12 @@ class Engine:
         With several processes each encodes its share, so all of them must call this.
         """
         average_running_statistics(self.encoder, self.method)
-        return sharded.encode(self.encoder, images, self.runtime.autocast_dtype)
+        return distributed.encode(self.encoder, images, self.runtime.autocast_dtype)
 
     def embed(self, images: Tensor) -> Tensor:
         """Return unit embeddings [N, d] of images, as `encode` does."""
         average_running_statistics(self.encoder, self.method)
-        return sharded.embed(self.encoder, images, self.runtime.autocast_dtype)
+        return distributed.embed(self.encoder, images, self.runtime.autocast_dtype)
 
     # --- images -------------------------------------------------------------------------------------------------------
 
@@ -209,9 +214,9 @@ class Engine:
             self.images = self.images.to(self.runtime.device)
 
     def wait_for_images(self, epoch: int, step: int, should_stop: Callable[[], bool]) -> bool:
-        """Wait until the images of an optimizer step are decoded. False: stop requested, or decoding failed.
+        """Wait until the images of an optimizer step are decoded. Return False on a stop, or if decoding failed.
 
-        `step` is the first of those whose gradients are averaged.
+        step: the first of the --accumulate batches whose gradients are averaged.
         """
         decoding, last = self.image_set.decoding, step + self.settings.accumulate - 1
         if decoding is None:

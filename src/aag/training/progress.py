@@ -55,8 +55,21 @@ class Progress(Callback):
         self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def on_start(self, trainer: "Trainer") -> None:
-        settings, images, test, run = trainer.settings, trainer.image_set, self.test_set, trainer.run
-        steps, done = trainer.steps_per_epoch, trainer.position()["step"]
+        images, test, settings = trainer.image_set, self.test_set, trainer.settings
+        self.labelled = images.labels is not None and test is not None and test.labels is not None
+        self._say_images(trainer)
+        self._say_training(trainer)
+        self._say_run(trainer)
+        done, total = trainer.position()["step"], settings.epochs * trainer.steps_per_epoch
+        if done == total:
+            return
+        score = "  kNN …" if self.labelled else "  rank …"
+        fields: dict[str, Any] = {"epochs": settings.epochs, "loss": "…", "score": score, "speed": ""}
+        self.task = self.bar.add_task("", total=total, completed=done, epoch=trainer.epoch, **fields)
+        self.bar.start()
+
+    def _say_images(self, trainer: "Trainer") -> None:
+        images, test = trainer.image_set, self.test_set
         count, size = len(images.classes), images.image_size
         labels = pluralize(count, "class", "classes") if images.labels is not None else "no labels"
         if images.labels is not None and (unlabelled := len(images) - len(images.labelled())):
@@ -64,41 +77,40 @@ class Progress(Callback):
         and_test = f" + {len(test):,} test" if test is not None else ""
         self.say(f"data     {images.name}: {len(images):,} train{and_test} images, {size}×{size}, {labels}")
         skipped = len(images.skipped) + (len(test.skipped) if test else 0)
-        if skipped and run:
-            self.say(f"         {pluralize(skipped, 'file')} skipped, listed in {run.skipped_file}")
-        method = trainer.method
+        if skipped and trainer.run:
+            self.say(f"         {pluralize(skipped, 'file')} skipped, listed in {trainer.run.skipped_file}")
+
+    def _say_training(self, trainer: "Trainer") -> None:
+        settings, method, spec = trainer.settings, trainer.method, trainer.encoder.spec
         name = trainer.run_settings["method"]["name"]
         self.say(f"method   {name}: {method.describe_views()}, {method.describe_loss()}")
-        spec = trainer.encoder.spec
         width = f" (width {spec.width})" if spec.width not in (None, 64) else ""
-        of_steps = f"{pluralize(settings.epochs, 'epoch')} of {pluralize(steps, 'step')}"
-        self.say(f"network  {spec.network}{width}, {of_steps} of {settings.batch_size} images")
+        length = f"{pluralize(settings.epochs, 'epoch')} of {pluralize(trainer.steps_per_epoch, 'step')}"
+        self.say(f"network  {spec.network}{width}, {length} of {settings.batch_size} images")
         self.say(f"runs on  {trainer.runtime}")
         if is_distributed():
             size, group = world_size(), spec.bn_group_size
             norm = f"in groups of {group}" if group else "synchronised"
-            library, each = backend(trainer.runtime.device), settings.batch_size // size
+            library, share = backend(trainer.runtime.device), settings.batch_size // size
             processes = pluralize(size, "process", "processes")
-            self.say(f"         {processes} ({library}), {each} images of a batch each; batch norm {norm}")
+            self.say(f"         {processes} ({library}), each with {share} images of every batch; batch norm {norm}")
         if trainer.runtime.device.type == "cpu" and spec.width == 64:
             self.say("         a network of width 64 is slow on a CPU; use --recipe demo or a smaller --width")
-        complete = done == settings.epochs * steps
-        state = " (complete)" if complete else f" (resumes in epoch {done // steps + 1})" if done else ""
-        if run:
-            self.say(f"run      {run.folder}{state}")
-        self.labelled = images.labels is not None and test is not None and test.labels is not None
+
+    def _say_run(self, trainer: "Trainer") -> None:
+        images, state = trainer.image_set, ""
+        if trainer.epoch == trainer.settings.epochs:
+            state = " (complete)"
+        elif trainer.position()["step"]:
+            state = f" (resumes in epoch {trainer.epoch + 1})"
+        if trainer.run:
+            self.say(f"run      {trainer.run.folder}{state}")
         if not self.labelled:
             self.say("         no labelled test images: training without kNN; rank and agree show its health")
-            if images.labels is not None and images.names and test is None:
+            if images.labels is not None and images.names and self.test_set is None:
                 self.say(
                     "         add --holdout 0.1 to hold out a tenth for kNN; the labels of a folder are its subfolders"
                 )
-        if complete:
-            return
-        fields: dict[str, Any] = {"epoch": done // steps, "epochs": settings.epochs, "loss": "…", "speed": ""}
-        score = "  kNN …" if self.labelled else "  rank …"
-        self.task = self.bar.add_task("", total=settings.epochs * steps, completed=done, score=score, **fields)
-        self.bar.start()
 
     def on_ready(self, trainer: "Trainer", seconds: float) -> None:
         self.say(f"ready    {trainer.runtime}, after {seconds:.1f} s")

@@ -23,7 +23,7 @@ DEMO = Recipe(
 
 def recipes() -> dict[str, tuple[str, Recipe]]:
     """Return all recipes by name, each with the name of its method."""
-    found = {name: (method, recipe) for method, kind in methods().items() for name, recipe in kind.recipes.items()}
+    found = {name: (method, recipe) for method, cls in methods().items() for name, recipe in cls.recipes.items()}
     return {**found, "demo": ("aag", DEMO)}
 
 
@@ -53,12 +53,12 @@ def find_recipe(recipe: str, method: str) -> Recipe:
 def recipe_settings(recipe: str = "auto", data: str = DataSettings.source, method: str | None = None) -> RunSettings:
     """Return a recipe's settings, with automatic values left to resolve."""
     recipe, method = choose_recipe(recipe, data, method)
-    kind = load_method(method)
-    method_default = next(iter(kind.recipes.values()))
+    cls = load_method(method)
+    method_default = next(iter(cls.recipes.values()))
     changes = dict(find_recipe(recipe, method).options)
     if recipe == "demo":
         changes = {**method_default.options, **changes, **method_default.demo}
-    base = RunSettings(DataSettings(data), NetworkSettings(), method, kind.settings_type(), TrainSettings())
+    base = RunSettings(DataSettings(data), NetworkSettings(), method, cls.settings_type(), TrainSettings())
     return base.replace(**changes)
 
 

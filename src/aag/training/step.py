@@ -12,17 +12,17 @@ from aag.errors import AAGError, KernelsUnsupportedError
 from aag.kernels import dry_run
 from aag.methods import Method, StepOutput
 from aag.nets import Encoder, unsupported_reason
-from aag.nets.sync_norm import SyncBatchNorm
+from aag.nets.sync_norm import SyncBatchNormMode
 from aag.settings import TrainSettings
 from aag.text import pluralize
 from aag.training.batches import Batch
 from aag.training.gradients import GradientReducer
-from aag.training.graph import replace_memsets
+from aag.training.memsets import replace_memsets
 from aag.training.optimizers import build_optimizer
 from aag.training.runtime import Runtime
 
 if TYPE_CHECKING:
-    from aag.nets.fused import Fused
+    from aag.nets.fused import FusedEncoder
 
 
 class Step:
@@ -40,7 +40,7 @@ class Step:
         if not trained:
             raise AAGError("all parameters are frozen: there is nothing to train; freeze fewer")
         self.optimizer = build_optimizer(settings, trained, method.momenta())
-        self.fused = self._make_fused() if runtime.kernels else []  # the trained encoder's first
+        self.fused_encoders = self._fuse_encoders() if runtime.kernels else []  # the trained one first
         # Created after the kernels, because its hooks on weights look like a user's, which the kernels refuse.
         self._reducer = GradientReducer(trained.values()) if is_distributed() else None
         self._objective = _compile(self._loss) if runtime.compile else self._loss
@@ -83,7 +83,7 @@ class Step:
             raise AAGError("the checkpoint's weights do not fit this version's network; choose another --out")
         for name, own in state.items():
             own.copy_(tensors[name])
-        for fused in self.fused:
+        for fused in self.fused_encoders:
             fused.refresh()
 
     def warm_up(self, make_batch: Callable[[], Batch]) -> None:
@@ -151,20 +151,20 @@ class Step:
         if first:
             self._clear_gradients()
         with ExitStack() as stack:
-            for fused in self.fused:
+            for fused in self.fused_encoders:
                 stack.enter_context(fused)
             if self._reducer:
-                stack.enter_context(SyncBatchNorm())
+                stack.enter_context(SyncBatchNormMode())
             loss, statistics, carry = self._objective(*batch)
         if until == "forward":
             return statistics
-        for fused in self.fused:
+        for fused in self.fused_encoders:
             fused.updates_weights = until == "update"
         if self._reducer and last:
             self._reducer.start()
         divisor = self.settings.accumulate * world_size()  # `gather_batch` explains the factor world_size()
         (loss if divisor == 1 else loss / divisor).backward()
-        for fused in self.fused:
+        for fused in self.fused_encoders:
             fused.join()
         if self._reducer and last:
             self._reducer.finish()
@@ -173,7 +173,7 @@ class Step:
                 self._update()
             with torch.no_grad():
                 self.method.after_step(self.encoder, *carry)
-            for fused in self.fused:
+            for fused in self.fused_encoders:
                 if fused.optimizer is None:
                     fused.refresh()
         return statistics
@@ -195,19 +195,23 @@ class Step:
             else:
                 parameter.grad.zero_()
 
-    def _make_fused(self) -> "list[Fused]":
-        from aag.nets.fused import Fused  # needs triton
+    def _fuse_encoders(self) -> "list[FusedEncoder]":
+        from aag.nets.fused import FusedEncoder  # needs triton
 
         settings, optimizer = self.settings, self.optimizer
-        none_frozen = all(weight.requires_grad for weight in self.encoder.parameters())
-        updates_inside = self.runtime.fused_step and none_frozen and settings.accumulate == 1 and not settings.clip_grad
-        updates_inside = updates_inside and bool(optimizer.fused_rule)
-        updates_inside = updates_inside and not is_distributed()  # gradients are summed over processes before the step
-        trained = Fused(self.encoder, self.runtime.dtype, optimizer if updates_inside else None)
+        updates_in_backward = (
+            self.runtime.fused_step
+            and bool(optimizer.fused_rule)
+            and all(weight.requires_grad for weight in self.encoder.parameters())
+            and settings.accumulate == 1
+            and not settings.clip_grad  # the norm is known only after backward
+            and not is_distributed()  # gradients are summed over processes before the step
+        )
+        trained = FusedEncoder(self.encoder, self.runtime.dtype, optimizer if updates_in_backward else None)
         # Encoders that a method keeps for itself are not trained, but change after every step. The kernels may not
         # support each of them, such as a teacher with another network.
         others = [part for part in self.method.modules() if isinstance(part, Encoder) and part.training]
-        return [trained, *(Fused(part, self.runtime.dtype) for part in others if not unsupported_reason(part))]
+        return [trained, *(FusedEncoder(part, self.runtime.dtype) for part in others if not unsupported_reason(part))]
 
     def _capture(self, until: str, first: bool, last: bool) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         batch = self._inputs

@@ -157,7 +157,7 @@ class Trackio(Tracker):
         self.tracked.finish()
 
 
-TRACKERS: dict[str, type[Tracker]] = {kind.package: kind for kind in (TensorBoard, WandB, Trackio)}
+TRACKERS: dict[str, type[Tracker]] = {cls.package: cls for cls in (TensorBoard, WandB, Trackio)}
 
 
 def make_trackers(name: str | None) -> list[Tracker]:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from aag.data import ImageSet
 from aag.distributed import any_process, copy_from_main, is_distributed, is_main, on_main, rank, world_size
@@ -28,6 +29,7 @@ from aag.training.schedule import learning_rate
 from aag.training.settings import settings_of_parts
 from aag.training.statistics import mean_rows
 
+SHOW_SECONDS = 0.5  # between two losses that are read from a GPU: so rarely, the wait does no harm
 _log = logging.getLogger("aag.training")
 
 
@@ -162,32 +164,28 @@ class Trainer(Engine):
     def _train_epoch(self) -> bool:
         """Train from the current step to the end of the epoch. Return False if a stop was requested before that."""
         settings, progress, steps = self.settings, self.progress, self.steps_per_epoch
-        device = self.runtime.device
-        history = torch.zeros(steps, len(self.step.names), device=device)
-        if progress.step:
-            history[: progress.step] = self.history[: progress.step]
-        self.history = history
-        if not progress.step:
-            self.match_view_size(progress.epoch)  # like the start, it counts as no training time
+        history = self._allocate_history()
+        if progress.step == 0:
+            self.match_view_size(progress.epoch)  # like the start, this does not count as training time
             started = time.monotonic()
             self.begin_epoch(progress.epoch)
             progress.seconds += time.monotonic() - started
-        started, seconds_before, first = time.monotonic(), progress.seconds, progress.step
-        shown_at, show_loss, checked = started, device.type == "cpu", progress.step
+        started, seconds_before, first_step = time.monotonic(), progress.seconds, progress.step
+        shows_every_step = self.runtime.device.type == "cpu"  # reading the loss makes the host wait for a GPU
+        show_loss, last_shown, checked = shows_every_step, started, first_step
         while progress.step < steps:
-            at = progress.step
-            lr = learning_rate(settings, progress.epoch * steps + at, steps) * progress.lr_factor
+            step = progress.step
+            lr = learning_rate(settings, progress.epoch * steps + step, steps) * progress.lr_factor
             self._seed_step()
-            history[at] = self.train_step(progress.epoch, at, lr)
-            progress.step = at + 1
+            history[step] = self.train_step(progress.epoch, step, lr)
+            progress.step = step + 1
             if show_loss:
-                shown_at, show_loss = time.monotonic(), device.type == "cpu"
-                loss = history[at, 0].item()
-                checked = check_history(history, checked, at + 1, progress.epoch)
+                show_loss, last_shown = shows_every_step, time.monotonic()
+                loss = history[step, 0].item()
+                checked = check_history(history, checked, progress.step, progress.epoch)
                 self._notify("on_step", loss)
             if progress.step < steps and progress.step % settings.accumulate == 0:
-                # Reading the loss makes the host wait for the GPU: twice a second does no harm.
-                loss_is_due = is_main() and time.monotonic() - shown_at > 0.5
+                loss_is_due = is_main() and time.monotonic() - last_shown > SHOW_SECONDS
                 stop, save, loss_is_due = any_process(self._must_stop(), self._save_is_due(), loss_is_due)
                 show_loss = show_loss or loss_is_due
                 if stop or save:
@@ -201,13 +199,25 @@ class Trainer(Engine):
         elapsed = time.monotonic() - started
         progress.seconds = seconds_before + elapsed
         progress.epoch, progress.step = progress.epoch + 1, 0
-        views = (steps - first) * settings.batch_size * len(self.batches.augmentations)
-        means = mean_rows(rows, self.step.names, self.position())
-        speed = {"seconds": round(progress.seconds, 3), "views_per_second": round(views / elapsed, 1)}
-        if device.type == "cuda":
-            speed["peak_memory"] = torch.cuda.max_memory_reserved(device)
-        self.log(*means[:-1], {**means[-1], "lr": lr, **speed})
+        self._log_epoch(rows, lr, steps - first_step, elapsed)
         return True
+
+    def _allocate_history(self) -> Tensor:
+        """Return memory for the statistics of the epoch's steps, with those of the steps that are done."""
+        history = torch.zeros(self.steps_per_epoch, len(self.step.names), device=self.runtime.device)
+        if done := self.progress.step:
+            history[:done] = self.history[:done]
+        self.history = history
+        return history
+
+    def _log_epoch(self, rows: Tensor, lr: float, steps: int, elapsed: float) -> None:
+        """Log the statistics of a finished epoch, whose last `steps` took `elapsed` seconds in this session."""
+        views = steps * self.settings.batch_size * len(self.batches.augmentations)
+        speed = {"seconds": round(self.progress.seconds, 3), "views_per_second": round(views / elapsed, 1)}
+        if self.runtime.device.type == "cuda":
+            speed["peak_memory"] = torch.cuda.max_memory_reserved(self.runtime.device)
+        *windows, epoch = mean_rows(rows, self.step.names, self.position())
+        self.log(*windows, {**epoch, "lr": lr, **speed})
 
     def _seed_step(self) -> None:
         """Seed PyTorch's generator by the step on a CPU, for networks that draw from it (stochastic depth)."""

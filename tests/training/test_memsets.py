@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from aag.training import graph
+from aag.training import memsets
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from aag.training import graph
 def test_memsets_are_replaced_only_where_tested(
     torch_version: str, driver: int | None, override: str | None, reason: str
 ) -> None:
-    found = graph.unavailable_reason(torch_version, driver, override)
+    found = memsets.unavailable_reason(torch_version, driver, override)
     assert reason in found
     assert bool(reason) == bool(found)
 
@@ -33,12 +33,12 @@ def test_memsets_are_replaced_only_where_tested(
 def test_turned_off_it_leaves_the_graph_alone_and_logs_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(graph.REPLACE_MEMSETS_VARIABLE, "0")
-    graph._tested_driver.cache_clear()
+    monkeypatch.setenv(memsets.REPLACE_MEMSETS_VARIABLE, "0")
+    memsets._tested_driver.cache_clear()
     with caplog.at_level(logging.INFO, "aag.training"):
         for _ in range(2):
-            assert graph.replace_memsets(None, torch.zeros(1)) == 0  # type: ignore[arg-type]
-    graph._tested_driver.cache_clear()
+            assert memsets.replace_memsets(None, torch.zeros(1)) == 0  # type: ignore[arg-type]
+    memsets._tested_driver.cache_clear()
     assert [record.getMessage() for record in caplog.records] == [
         "memsets stay in the CUDA graph, about 3 % slower: AAG_REPLACE_MEMSETS is 0"
     ]
