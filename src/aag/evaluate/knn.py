@@ -153,7 +153,9 @@ def check_labelled(name: str, features: Tensor, labels: Tensor) -> tuple[Tensor,
     is_integer = isinstance(labels, Tensor) and labels.dtype in INTEGER_DTYPES
     if not is_integer or labels.layout != torch.strided or labels.is_meta:
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise AAGError(f"the {name} labels must be a tensor of whole numbers, got {kind}")
+        raise AAGError(
+            f"the {name} labels must be a tensor of whole numbers, not {kind}; use torch.as_tensor(...).long()"
+        )
     if labels.shape != features.shape[:1]:
         raise AAGError(f"the {name} set has {len(features)} features but labels of shape {list(labels.shape)}")
     return features, labels.to(features.device, torch.int64)
