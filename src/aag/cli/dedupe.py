@@ -49,8 +49,14 @@ def run(arguments: list[str]) -> int:
     embedder = Embedder(options.model, device=options.device)
     with embedding_progress() as progress:
         table = load_or_embed(embedder, options.images, data_root=options.data_root, on_progress=progress)
-    with decoding_progress():  # prints what the library logs
-        found = find_duplicates(table, threshold=options.threshold, device=embedder.device, data_root=options.data_root)
+    with decoding_progress(name="reading") as progress:
+        found = find_duplicates(
+            table,
+            threshold=options.threshold,
+            device=embedder.device,
+            data_root=options.data_root,
+            on_progress=progress,
+        )
     write_duplicates(options.out, found)
     if options.sheet != "none" and found:
         write_sheet(Path(options.sheet), duplicates_sheet(table, found, data_root=options.data_root))

@@ -1,6 +1,7 @@
 """Find near-duplicate images and suggest which of each group to keep. Nothing is deleted."""
 
 import hashlib
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ import torch
 from PIL import Image
 
 from aag.data.decode import UnreadableImageError, read_size
+from aag.data.store import ProgressCallback
 from aag.errors import AAGError
 from aag.files import write_csv
 from aag.serving.components import ROUNDING, connect_similar
@@ -56,13 +58,14 @@ def find_duplicates(
     threshold: float = DUPLICATE_COSINE,
     device: torch.device | str = "cpu",
     data_root: str | Path | None = None,
+    on_progress: ProgressCallback | None = None,
 ) -> list[Duplicate]:
     """Return groups of near-duplicates: in each, one image to keep and those similar to it.
 
     Two images are similar if their cosine reaches `threshold` and their pixels, at 16×16 and possibly mirrored, differ
     little. The pixels guard against a poor encoder, which maps different images to the same embedding. They are
     compared where the files still exist. The image with the most pixels is kept, then the largest file, then a file
-    rather than a link, then the first path.
+    rather than a link, then the first path. `on_progress(done, total)` is called while pixels are read.
     """
     if not 0 < threshold <= 1:
         raise AAGError(f"--threshold {threshold} is out of range; use a number above 0 and at most 1")
@@ -72,7 +75,13 @@ def find_duplicates(
     linked = [group.tolist() for group in np.split(order, starts[1:]) if len(group) > 1]
     folder = table.metadata.get("source", "")
     facts = {row: _file_facts(Path(folder, table.names[row])) for group in linked for row in group}
-    load = picture_loader(table, CHECKED_SIDE, data_root=data_root)
+    load_picture = picture_loader(table, CHECKED_SIDE, data_root=data_root)
+    reads = itertools.count(1)
+
+    def load(row: int) -> np.ndarray | None:
+        if on_progress is not None:
+            on_progress(next(reads), len(facts))
+        return load_picture(row)
 
     def rank(row: int) -> tuple[int, int, bool, str]:
         width, height, size = facts[row]
