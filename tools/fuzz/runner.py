@@ -5,6 +5,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -68,8 +69,12 @@ def _work(module: str, name: str, seed: int, start: int, stop: int, limits: Limi
     """Yield a line per input; after a crash or a hang the last line is made up."""
     read_end, write_end = os.pipe()
     command = [sys.executable, "-m", "fuzz.worker", module, name, *map(str, (seed, start, stop, write_end))]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    with open(read_end, "rb", buffering=0) as lines:
+    with tempfile.TemporaryDirectory(prefix="aag-fuzz-") as folder, open(read_end, "rb", buffering=0) as lines:
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "OMP_NUM_THREADS": "1",
+            "TMPDIR": folder,  # a killed worker cannot remove its own
+        }
         process = subprocess.Popen(
             command, pass_fds=[write_end], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -23,7 +23,7 @@ def work(target: Target, name: str, seed: int, start: int, stop: int, report_fd:
     _limit_memory()
     warnings.simplefilter("ignore")
     seeds = target.seeds()
-    with tempfile.TemporaryDirectory(prefix="aag-fuzz-") as folder, open(report_fd, "w", buffering=1) as report:
+    with tempfile.TemporaryDirectory() as folder, open(report_fd, "w", buffering=1) as report:
         path = Path(folder) / f"input{target.suffix}"
         print("{}", file=report)  # ready
         for number in range(start, stop):
