@@ -2,7 +2,7 @@
 
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -31,10 +31,13 @@ def photograph_sets(count: int = 60) -> tuple[ImageSet, ImageSet]:
     return part(slice(0, None, 2), "train"), part(slice(1, None, 2), "test")
 
 
+_folder = TemporaryDirectory()  # removed when the process ends
+
+
 @cache
 def trained_run() -> tuple[Run, tuple[ImageSet, ImageSet]]:
     """A finished run on those photographs; do not write to its folder."""
     sets = photograph_sets()
-    folder = Path(mkdtemp()) / "run & <co>"
+    folder = Path(_folder.name) / "run & <co>"
     result = aag.train(sets, out=folder, epochs=2, batch_size=15, width=4, device="cpu", knn_every=1)
     return result.run, sets
