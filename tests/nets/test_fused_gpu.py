@@ -11,6 +11,7 @@ from torch import Tensor
 
 from aag import kernels
 from aag.nets import Encoder, EncoderSpec, build
+from aag.training import memsets
 from aag.training.memsets import replace_memsets
 from aag.training.optimizers import LARS, SGD, Optimizer
 
@@ -139,6 +140,16 @@ def test_pools_are_the_librarys(shape, dtype):
 # --- graphs ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def untested_versions(monkeypatch):
+    """Replace memsets with any torch and driver: these tests show whether a version may be listed as tested."""
+    monkeypatch.setenv(memsets.REPLACE_MEMSETS_VARIABLE, "1")
+    memsets._tested_driver.cache_clear()
+    yield
+    memsets._tested_driver.cache_clear()
+
+
+@pytest.mark.usefixtures("untested_versions")
 def test_memsets_of_zeros_become_copies():
     """Not those of other bytes, nor those longer than the buffer of zeros."""
     driver = ctypes.CDLL("libcuda.so.1")
@@ -177,6 +188,7 @@ def test_memsets_of_zeros_become_copies():
         assert not long.any()
 
 
+@pytest.mark.usefixtures("untested_versions")
 def test_a_graph_of_convolutions_computes_the_same_without_memsets():
     random = torch.Generator().manual_seed(7)
     x, weight, second = (
