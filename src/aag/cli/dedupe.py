@@ -49,7 +49,7 @@ def run(arguments: list[str]) -> int:
     embedder = Embedder(options.model, device=options.device)
     with embedding_progress() as progress:
         table = load_or_embed(embedder, options.images, data_root=options.data_root, on_progress=progress)
-    with decoding_progress(name="reading") as progress:
+    with decoding_progress() as progress:
         found = find_duplicates(
             table,
             threshold=options.threshold,

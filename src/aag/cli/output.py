@@ -100,9 +100,7 @@ def _pad(text: str, width: int, is_number: bool) -> str:
 
 
 @contextmanager
-def decoding_progress(
-    console: Console | None = None, *, name: str = "decoding"
-) -> Iterator[Callable[[int, int], None]]:
+def decoding_progress(console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
     """Yield the `progress` that `aag.data.load` takes: a bar that appears while files are decoded.
 
     Messages of the library, such as the size of the decoded images, are printed above the bar. Without a console, both
@@ -114,7 +112,7 @@ def decoding_progress(
     def report(done: int, total: int) -> None:
         nonlocal bar
         if bar is None and done < total:
-            bar = _make_bar(name, console, transient=True)
+            bar = _make_bar("decoding", console, transient=True)
             bar.add_task("", total=total, completed=done)
             bar.start()
         if bar is not None:
