@@ -105,7 +105,7 @@ def test_the_largest_picture_is_kept_and_identical_files_are_said(embedder, fold
     assert sorted(path.name for path in folder.iterdir())[0] == "a.png"  # nothing was deleted
 
 
-def test_progress_counts_the_pictures_that_are_read(embedder, folder):
+def test_progress_counts_the_images_that_are_decoded(embedder, folder):
     table, calls = embed_folder(embedder, folder), []
     find_duplicates(table, threshold=THRESHOLD, on_progress=lambda *call: calls.append(call))
     assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]  # e.png is like none

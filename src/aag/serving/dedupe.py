@@ -65,7 +65,7 @@ def find_duplicates(
     Two images are similar if their cosine reaches `threshold` and their pixels, at 16×16 and possibly mirrored, differ
     little. The pixels guard against a poor encoder, which maps different images to the same embedding. They are
     compared where the files still exist. The image with the most pixels is kept, then the largest file, then a file
-    rather than a link, then the first path. `on_progress(done, total)` is called while pixels are read.
+    rather than a link, then the first path. `on_progress(done, total)` is called while images are decoded.
     """
     if not 0 < threshold <= 1:
         raise AAGError(f"--threshold {threshold} is out of range; use a number above 0 and at most 1")
@@ -75,13 +75,13 @@ def find_duplicates(
     linked = [group.tolist() for group in np.split(order, starts[1:]) if len(group) > 1]
     folder = table.metadata.get("source", "")
     facts = {row: _file_facts(Path(folder, table.names[row])) for group in linked for row in group}
-    load_picture = picture_loader(table, CHECKED_SIDE, data_root=data_root)
-    reads = itertools.count(1)
+    decode, decoded = picture_loader(table, CHECKED_SIDE, data_root=data_root), itertools.count(1)
 
     def load(row: int) -> np.ndarray | None:
-        if on_progress is not None:
-            on_progress(next(reads), len(facts))
-        return load_picture(row)
+        picture = decode(row)
+        if on_progress:
+            on_progress(next(decoded), len(facts))
+        return picture
 
     def rank(row: int) -> tuple[int, int, bool, str]:
         width, height, size = facts[row]
