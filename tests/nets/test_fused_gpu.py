@@ -11,8 +11,7 @@ from torch import Tensor
 
 from aag import kernels
 from aag.nets import Encoder, EncoderSpec, build
-from aag.training import memsets
-from aag.training.memsets import replace_memsets
+from aag.training.memsets import REPLACE_MEMSETS_VARIABLE, replace_memsets
 from aag.training.optimizers import LARS, SGD, Optimizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -140,18 +139,9 @@ def test_pools_are_the_librarys(shape, dtype):
 # --- graphs ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def untested_versions(monkeypatch):
-    """Replace memsets with any torch and driver: these tests show whether a version may be listed as tested."""
-    monkeypatch.setenv(memsets.REPLACE_MEMSETS_VARIABLE, "1")
-    memsets._tested_driver.cache_clear()
-    yield
-    memsets._tested_driver.cache_clear()
-
-
-@pytest.mark.usefixtures("untested_versions")
-def test_memsets_of_zeros_become_copies():
+def test_memsets_of_zeros_become_copies(monkeypatch):
     """Not those of other bytes, nor those longer than the buffer of zeros."""
+    monkeypatch.setenv(REPLACE_MEMSETS_VARIABLE, "1")  # versions are listed as tested once these tests pass
     driver = ctypes.CDLL("libcuda.so.1")
 
     def fill(tensor: Tensor, value: int, count: int) -> None:
@@ -188,8 +178,8 @@ def test_memsets_of_zeros_become_copies():
         assert not long.any()
 
 
-@pytest.mark.usefixtures("untested_versions")
-def test_a_graph_of_convolutions_computes_the_same_without_memsets():
+def test_a_graph_of_convolutions_computes_the_same_without_memsets(monkeypatch):
+    monkeypatch.setenv(REPLACE_MEMSETS_VARIABLE, "1")
     random = torch.Generator().manual_seed(7)
     x, weight, second = (
         (0.1 * torch.randn(shape, generator=random)).to("cuda", torch.bfloat16).to(memory_format=torch.channels_last)

@@ -48,7 +48,7 @@ def replace_memsets(graph: torch.cuda.CUDAGraph, zeros: torch.Tensor) -> int:
 
     A memset that is larger than `zeros`, or that the driver refuses to replace, stays.
     """
-    driver = _tested_driver()
+    driver = _tested_driver(os.environ.get(REPLACE_MEMSETS_VARIABLE))
     if driver is None:
         return 0
     handle = c_void_p(graph.raw_cuda_graph())
@@ -73,16 +73,14 @@ def unavailable_reason(torch_version: str, driver_version: int | None, override:
 
 
 @cache
-def _tested_driver() -> Any:
+def _tested_driver(override: str | None) -> Any:
     """Return the CUDA driver library, or None where memsets stay; the log says why."""
     try:
         driver, version = CDLL("libcuda.so.1"), c_int()
         known = driver.cuDriverGetVersion(byref(version)) == 0
     except OSError:  # other systems have other names for it
         driver, known = None, False
-    reason = unavailable_reason(
-        torch.__version__, version.value if known else None, os.environ.get(REPLACE_MEMSETS_VARIABLE)
-    )
+    reason = unavailable_reason(torch.__version__, version.value if known else None, override)
     if reason:
         logging.getLogger("aag.training").info("memsets stay in the CUDA graph, about 3 %% slower: %s", reason)
     return None if reason else driver
