@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from aag.text import printable
 
 MAX_LINE = 1000  # characters of a message
+MAX_NAMES = 20  # known names in a message
 MAX_VALUE = 80  # characters of a value in a message
 
 
@@ -28,12 +29,24 @@ class KernelsUnsupportedError(AAGError):
 def unknown_name(what: str, name: object, known: Iterable[str], hint: str = "") -> AAGError:
     """Return the error for a name that is not among the known ones; it proposes similar names."""
     names = sorted(known)
-    wanted = name.lower()[:MAX_VALUE] if isinstance(name, str) else ""
-    initials = "".join(word[:1] for word in wanted.strip("-").replace("_", "-").split("-"))  # learning_rate: lr
-    near = [each for each in names if len(initials) > 1 and each.strip("-") == initials]
-    near = near or get_close_matches(wanted, names, n=3, cutoff=0.5)
-    advice = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names[:20])}"
+    near = _similar_names(name, names) if isinstance(name, str) else []
+    listed = ", ".join(names[:MAX_NAMES]) + (", …" if len(names) > MAX_NAMES else "")
+    advice = f"did you mean {' or '.join(near)}?" if near else f"known: {listed}"
     return AAGError(f"unknown {what} {describe(name)}; {advice}" + (f" ({hint})" if hint else ""))
+
+
+def _similar_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three names: those abbreviated to or from `name`, else containing it, else spelt alike."""
+    plain = {each.strip("-").replace("_", "-").lower(): each for each in known}
+    wanted = name[:MAX_VALUE].strip("-").replace("_", "-").lower()
+    near = [each for each in plain if len(wanted) > 1 and (_initials(each) == wanted or _initials(wanted) == each)]
+    near = near or [each for each in plain if len(wanted) > 1 and f"-{wanted}" in f"-{each}"]
+    return [plain[each] for each in (near or get_close_matches(wanted, plain, n=3, cutoff=0.6))[:3]]
+
+
+def _initials(name: str) -> str:
+    """Return lr for learning-rate, and nothing for a single word."""
+    return "".join(word[:1] for word in name.split("-")) if "-" in name else ""
 
 
 def describe(value: object) -> str:
