@@ -98,8 +98,6 @@ class TrainSettings(Settings):
     hf-hub:OWNER/NAME. A network name with a tag, as in resnet18.a1_in1k, means timm."""
     zero_init_residual: Annotated[bool, AddedLater] = False
     """Start each residual block as the identity: the scale of its last batch norm is 0 (our ResNets)."""
-    random_bn_scale: Annotated[bool, AddedLater] = False
-    """Draw the initial scales of batch norm from [0, 1), as PyTorch did before version 1.2; otherwise they are 1."""
     low_res_size: Annotated[Annotated[int, Range(at_least=8)] | None, AddedLater] = None
     """Side in pixels of the views in the first epochs, below --image-size to save time."""
     low_res_until: Annotated[float, Range(above=0, below=1), AddedLater] = 0.5
@@ -113,9 +111,8 @@ class TrainSettings(Settings):
         super().__post_init__()
         if self.pretrained and self.start_from:
             raise AAGError("--pretrained and --from both give the weights to start from; leave one out")
-        for name in ("zero_init_residual", "random_bn_scale"):
-            if getattr(self, name) and (self.pretrained or self.start_from):
-                raise AAGError(f"{option(name)} would change the weights to start from; leave it out")
+        if self.zero_init_residual and (self.pretrained or self.start_from):
+            raise AAGError("--zero-init-residual would change the weights to start from; leave it out")
         if self.low_res_size is None and self.low_res_until != type(self).low_res_until:
             raise AAGError("--low-res-until has no effect without --low-res-size; leave it out")
         if self.low_res_size and not 0 < self.low_res_epochs < self.epochs:

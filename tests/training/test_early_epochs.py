@@ -7,9 +7,8 @@ from small_runs import assert_same, stop_after
 import aag
 from aag import AAGError, nets
 from aag.nets import EncoderSpec
-from aag.settings import option
 from aag.training import Callback, TrainSettings
-from aag.training.encoders import draw_bn_scales, zero_init_residual
+from aag.training.encoders import zero_init_residual
 
 
 class ViewSizes(Callback):
@@ -108,44 +107,7 @@ def test_training_starts_with_zero_residuals_and_leaves_them(tiny):
         tiny.train("other", zero_init_residual=True, network="alexnet", width=None)
 
 
-@pytest.mark.parametrize("name", ["zero_init_residual", "random_bn_scale"])
-def test_weights_to_start_from_are_not_overwritten(name):
-    with pytest.raises(AAGError, match=f"{option(name)} would change the weights to start from"):
-        TrainSettings(start_from="runs/x", **{name: True})
-    assert name not in aag.settings.to_json(TrainSettings())
-
-
-# --- scales of batch norm ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("spec", [EncoderSpec("resnet18", width=4, head="mlp"), EncoderSpec("alexnet")], ids=str)
-def test_scales_of_batch_norm_are_drawn_from_0_to_1_by_the_seed(spec):
-    usual, first, again, other = (nets.build(spec, seed=0).state_dict() for _ in range(4))
-    for seed, state in ((0, first), (0, again), (1, other)):
-        encoder = nets.build(spec, seed=0)
-        draw_bn_scales(encoder, seed)
-        state.update(encoder.state_dict())
-    changed = {name for name, value in first.items() if not torch.equal(value, usual[name])}
-    assert changed == {name for name in usual if name.endswith("weight") and bool((usual[name] == 1).all())}
-    assert all(torch.equal(first[name], again[name]) for name in usual)
-    assert not any(torch.equal(first[name], other[name]) for name in changed)
-    drawn = torch.cat([first[name] for name in changed])
-    assert drawn.min() >= 0
-    assert drawn.max() < 1
-    assert drawn.mean() == pytest.approx(0.5, abs=0.1)
-
-
-def test_training_starts_with_drawn_scales_and_residuals_of_zero(tiny):
-    seen = []
-
-    class FirstScales(Callback):
-        def on_start(self, trainer):
-            seen.append(
-                [norm.weight.detach().clone() for norm in trainer.encoder.modules() if hasattr(norm, "momentum")]
-            )
-
-    tiny.train(random_bn_scale=True, zero_init_residual=True, callbacks=[FirstScales()])
-    assert [bool(scale.any()) for scale in seen[0]].count(False) == 8
-    assert all((scale < 1).all() for scale in seen[0])
-    with pytest.raises(AAGError, match="--random-bn-scale needs a network with batch norm; test_vit has none"):
-        tiny.train("other", random_bn_scale=True, network="test_vit", width=None)
+def test_weights_to_start_from_are_not_overwritten():
+    with pytest.raises(AAGError, match="--zero-init-residual would change the weights to start from"):
+        TrainSettings(start_from="runs/x", zero_init_residual=True)
+    assert "zero_init_residual" not in aag.settings.to_json(TrainSettings())

@@ -126,7 +126,7 @@ OTHER = {  # a second value for every option that makes another run
     "min_crop": 0.08, "jitter_strength": 1.0, "blur_kernel": 5, "start_early": True, "grayscale": 0.1,
     "blur": 0.0, "auxiliary_views": 2, "auxiliary_weight": 0.5, "auxiliary_min_crop": 0.05, "auxiliary_max_crop": 0.3,
     "one_way": True, "head_width": 40, "zero_init_residual": True, "low_res_size": 24, "low_res_until": 0.3,
-    "hard_negatives": 1.0, "random_bn_scale": True,
+    "hard_negatives": 1.0,
 }  # fmt: skip
 OPTIONS = [name for name in BASE.options() if name != "method"]
 

@@ -3,9 +3,7 @@
 import copy
 from collections.abc import Iterable
 
-import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from aag import nets
 from aag.data import DATASETS, ImageSet
@@ -64,16 +62,6 @@ def load_start_weights(encoder: Encoder, path: str) -> None:
     head, other_head = encoder.head.state_dict(), other.head.state_dict()
     if {name: value.shape for name, value in head.items()} == {n: value.shape for n, value in other_head.items()}:
         encoder.head.load_state_dict(other_head)
-
-
-def draw_bn_scales(encoder: Encoder, seed: int) -> None:
-    """Draw the scale of each batch norm from [0, 1), the default of PyTorch before version 1.2."""
-    norms = [part for part in encoder.modules() if isinstance(part, _BatchNorm) and part.affine]
-    if not norms:
-        raise AAGError(f"--random-bn-scale needs a network with batch norm; {encoder.spec.network} has none")
-    generator = torch.Generator().manual_seed(hash((seed, -2)) % 2**63)
-    for norm in norms:
-        nn.init.uniform_(norm.weight, generator=generator)
 
 
 def zero_init_residual(encoder: Encoder) -> None:

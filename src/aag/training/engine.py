@@ -21,7 +21,7 @@ from aag.nets.sync_norm import average_running_statistics
 from aag.settings import TrainSettings
 from aag.training.batches import Batches
 from aag.training.checks import check_low_res, check_processes, check_same_images, check_sizes
-from aag.training.encoders import draw_bn_scales, freeze, load_start_weights, zero_init_residual
+from aag.training.encoders import freeze, load_start_weights, zero_init_residual
 from aag.training.prefetch import fits_on_device
 from aag.training.runtime import Runtime, choose_precision, choose_runtime, find_device
 from aag.training.step import Step
@@ -83,8 +83,6 @@ class Engine:
         if settings.pretrained:
             _log.info("weights  loading %s of %s", settings.pretrained, encoder.spec.network)
             load_pretrained(encoder, settings.pretrained)
-        if settings.random_bn_scale:
-            draw_bn_scales(encoder, settings.seed)
         if settings.zero_init_residual:
             zero_init_residual(encoder)
 
