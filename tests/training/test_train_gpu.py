@@ -89,7 +89,7 @@ def test_what_goes_beyond_the_paper_trains_by_kernels(tiny, changes):
     options = {"device": "cuda", "width": 16, "precision": "fp32", "lr": 1e-6, **changes}
     plain, graph = (tiny.train(mode, compile=mode, **options) for mode in ("off", "on"))
     assert "Triton kernels" in graph.run.metrics()[0]["runtime"]
-    assert losses(graph) == pytest.approx(losses(plain), rel=1e-2)
+    assert losses(graph) == pytest.approx(losses(plain), rel=1e-2, abs=1e-4)  # aag-siam's are about 0
 
 
 @pytest.mark.parametrize("compile", ["on", "off"])
