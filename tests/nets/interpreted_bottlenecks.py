@@ -10,7 +10,6 @@ from small_networks import make_fused, network, use_small_tiles
 
 from aag import AAGError
 from aag.nets import Encoder, bottlenecks
-from aag.nets.bottlenecks import WHOLE_BLOCKS_VARIABLE
 from aag.nets.fused import FusedEncoder
 from aag.nets.layers import ConvNorm
 from aag.nets.sobel import SobelPair
@@ -18,7 +17,6 @@ from aag.nets.sobel import SobelPair
 
 @pytest.fixture(autouse=True)
 def _whole_blocks(monkeypatch):
-    monkeypatch.setenv(WHOLE_BLOCKS_VARIABLE, "1")
     monkeypatch.setattr(bottlenecks, "ROWS_PER_INPUT", 0)
 
 
@@ -109,5 +107,5 @@ def test_blocks_not_fused(photographs, monkeypatch):
     changed = copy.deepcopy(encoder)
     changed.backbone.blocks[1].residual.append(ConvNorm(64, 64, 1))
     assert not FusedEncoder(changed, torch.float32).resnets
-    monkeypatch.delenv(WHOLE_BLOCKS_VARIABLE)
+    monkeypatch.setattr(bottlenecks, "is_distributed", lambda: True)
     assert not FusedEncoder(encoder, torch.float32).resnets

@@ -199,7 +199,6 @@ def launches() -> tuple[partial, ...]:
     with pytest.MonkeyPatch.context() as patch:
         recorded: dict[Any, partial] = {}
         patch.setattr(kernels, "_dry_run_launches", recorded)
-        patch.setenv(bottlenecks.WHOLE_BLOCKS_VARIABLE, "1")
         patch.setattr(bottlenecks, "ROWS_PER_INPUT", 0)
         for spec, rule, dtype in _trained():
             encoder = build(spec).to("meta", memory_format=torch.channels_last)

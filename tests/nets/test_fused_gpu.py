@@ -106,7 +106,6 @@ def test_learning_steps_as_the_optimizer_does(photographs, network, rule, dtype)
 def test_whole_bottlenecks_compute_what_plain_layers_compute(photographs, monkeypatch, dtype, size, steps):
     from aag.nets import bottlenecks
 
-    monkeypatch.setenv(bottlenecks.WHOLE_BLOCKS_VARIABLE, "1")
     monkeypatch.setattr(bottlenecks, "ROWS_PER_INPUT", 0)
     assert_as_near(make_encoder("resnet50"), photographs[:64, :, :size, :size].cuda(), dtype, steps)
 

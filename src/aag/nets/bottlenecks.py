@@ -3,10 +3,9 @@
 Only the narrow activations of a block and its output are stored. Blocks are not independent: the gradient that one
 passes to the block before it includes the shortcut's gradient and the mask of the ReLU between them.
 
-This is off unless AAG_WHOLE_BLOCKS=1: a ResNet-50 trains in 28 % less memory, but its steps take 5 % longer.
+A ResNet-50 trains in 28 % less memory than layer by layer, and its steps take 2 % less time (H200, batch 64).
 """
 
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -31,7 +30,6 @@ from aag.nets.kernel_context import KernelContext
 from aag.nets.layers import ConvNorm
 from aag.nets.resnet import Bottleneck, ResNet
 
-WHOLE_BLOCKS_VARIABLE = "AAG_WHOLE_BLOCKS"
 # A block is computed here if it has this many rows per input channel of a 1×1 convolution. With fewer, the float32
 # matrices of the weights' size that are written and read cost as much as is saved.
 ROWS_PER_INPUT = 16
@@ -42,9 +40,7 @@ WIDE_ROWS = 64
 
 def can_fuse(resnet: ResNet) -> bool:
     """Return whether the kernels here compute the blocks of `resnet`: bottlenecks, each batch norm over all rows."""
-    if os.environ.get(WHOLE_BLOCKS_VARIABLE) != "1" or is_distributed():
-        return False
-    return all(isinstance(block, Bottleneck) and _is_regular(block) for block in resnet.blocks)
+    return not is_distributed() and all(isinstance(block, Bottleneck) and _is_regular(block) for block in resnet.blocks)
 
 
 def _is_regular(block: Bottleneck) -> bool:
