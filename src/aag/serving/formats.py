@@ -92,7 +92,7 @@ def write_torchscript(encoder: Encoder, path: Path, run: Run | None) -> WriteRes
             traced = torch.jit.trace(ExportedEncoder(encoder).eval(), _example(encoder), check_trace=False)
             content = io.BytesIO()  # torch's own writer ends the process where the disk is full
             torch.jit.save(traced, content, _extra_files={"aag.json": json.dumps(_metadata(encoder))})
-            path.write_bytes(content.getbuffer())
+            path.write_bytes(content.getvalue())
             loaded = torch.jit.load(path)
     except OSError:
         raise
