@@ -9,6 +9,7 @@ import torch
 
 from aag import AAGError, losses
 from aag.augment import AutoAugment, AuxiliaryAugment, BasicAugment
+from aag.methods import load_method
 from aag.methods.aag import AAG, AAGSettings
 from aag.settings import from_json, to_json
 from aag.training import recipe_settings
@@ -25,6 +26,16 @@ def test_each_auxiliary_view_has_the_same_augmentation():
     assert AAG().describe_views() == "2 basic views + autoaugment"
     assert len(AAG(AAGSettings(auxiliary="basic", auxiliary_views=2)).augmentations()) == 4
     assert len(AAG(AAGSettings(auxiliary="none")).augmentations()) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "further"), [("aag", ""), ("aag-mix", " + 1 mixture"), ("aag-relational", " + 1 weak view")]
+)
+def test_views_that_a_method_adds_are_described_once(name, further):
+    cls = load_method(name)
+    for auxiliary, basic in (("none", 2), ("basic", 3)):
+        method = cls(cls.settings_type(auxiliary=auxiliary))
+        assert method.describe_views() == f"{basic} basic views{further}"
 
 
 @pytest.mark.parametrize("loss", ["gnt-xent", "nt-xent"])

@@ -154,7 +154,7 @@ class AAG(Method):
 
     def describe_views(self) -> str:
         if self.settings.auxiliary in ("none", "basic"):
-            return super().describe_views()
+            return f"{2 + self.auxiliary_views} basic views"
         count = f"{self.auxiliary_views} × " if self.auxiliary_views > 1 else ""
         return f"2 basic views + {count}{self.settings.auxiliary}"
 
