@@ -87,6 +87,13 @@ def test_options_without_an_effect_are_refused(options, message):
         AAGSettings(**options)
 
 
+def test_an_option_that_a_recipe_sets_can_be_set_back():
+    settings = recipe_settings("best", "cifar10")
+    with pytest.raises(AAGError, match="no effect with --auxiliary none; leave it out, or set it back to 1"):
+        settings.replace(auxiliary="none")
+    assert settings.replace(auxiliary="none", auxiliary_views=1).method_settings.auxiliary_views == 1
+
+
 def test_the_recipe_writes_what_its_records_hold():
     """Or finished runs would seem to have other settings."""
     record = json.loads((ROOT / "results" / "cifar10-resnet18-paper-seed2.json").read_text())["settings"]

@@ -88,7 +88,7 @@ class AAGSettings(MultiViewSettings):
         for name in names:
             if (default := getattr(AAGSettings, name)) != getattr(self, name):
                 chosen = f"{option(cause)} {getattr(self, cause)}"
-                raise AAGError(f"{option(name)} has no effect with {chosen}; leave it out (default: {default})")
+                raise AAGError(f"{option(name)} has no effect with {chosen}; leave it out, or set it back to {default}")
 
     @property
     def keep_positive(self) -> bool:
