@@ -34,7 +34,7 @@ class BasicAugment(Augmentation):
     size: Side | None = None  # height and width of the views in pixels; None keeps the images'
     scale: tuple[float, float] = (0.2, 1.0)  # area of the crop as a fraction of the image
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height of the crop
-    brightness: Strength = 0.4  # the factor is uniform in [1 − b, 1 + b]; the same for contrast and saturation
+    brightness: Strength = 0.4  # the factor is uniform in [max(0, 1 − b), 1 + b]; also for contrast and saturation
     contrast: Strength = 0.4
     saturation: Strength = 0.4
     hue: Annotated[float, Range(at_least=0, at_most=0.5)] = (
@@ -91,9 +91,9 @@ class BasicAugment(Augmentation):
         """Return the random draws for images of a size, given their keys [B]."""
         u = uniforms(rng_key, 32)
         flip, jitter, gray, blur = (u[:, 22:26] < u.new_tensor([self.flip, self.jitter, self.gray, self.blur])).T
-        spread = u.new_tensor([self.brightness, self.contrast, self.saturation, self.hue])
-        strength = u.new_tensor([1, 1, 1, 0]) + spread * (2 * u[:, 26:30] - 1)
-        strength[:, :3].clamp_(min=0)
+        spread = u.new_tensor(self.jitter_spreads())
+        centre = spread.clamp(min=1) * spread.new_tensor([1, 1, 1, 0])  # hue is a shift around 0
+        strength = centre + spread * (2 * u[:, 26:30] - 1)
         low, high = self.blur_sigma
         return BasicDraws(
             box=crop_boxes(u[:, :22], height, width, self.scale, self.ratio),
@@ -105,6 +105,10 @@ class BasicAugment(Augmentation):
             order=(u[:, 30] * len(ORDERS)).long(),
             sigma=low + (high - low) * u[:, 31],
         )
+
+    def jitter_spreads(self) -> tuple[float, ...]:
+        """Return half the range of the three factors and of the hue. A factor's range is around 1, or starts at 0."""
+        return (*(min(b, (1 + b) / 2) for b in (self.brightness, self.contrast, self.saturation)), self.hue)
 
 
 class BasicDraws(NamedTuple):

@@ -50,8 +50,8 @@ def views(augmentation: BasicAugment, images: Tensor, rng_key: Tensor) -> Tensor
 def draw_views(augmentation: BasicAugment, rng_key: Tensor, height: int, width: int) -> Tensor:
     """Return `BasicAugment.draws` as float32 [B, 16], in the columns of `draws.draw_kernel`."""
     a = augmentation
-    probabilities, spreads = (a.flip, a.jitter, a.gray, a.blur), (a.brightness, a.contrast, a.saturation, a.hue)
-    return draw(rng_key, (height, width), a.scale, a.ratio, probabilities, spreads, a.blur_sigma)
+    probabilities = (a.flip, a.jitter, a.gray, a.blur)
+    return draw(rng_key, (height, width), a.scale, a.ratio, probabilities, a.jitter_spreads(), a.blur_sigma)
 
 
 # --- colour ----------------------------------------------------------------------------------------------------------

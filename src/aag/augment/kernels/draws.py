@@ -61,10 +61,10 @@ def draw_kernel(rng_key, settings, out, n, first_slot, height, width, BLOCK: tl.
     for number in range(4):
         probability = tl.load(settings + 6 + number).to(tl.float32)
         _store_column(draw, 4 + number, uniform(key, first_slot + 22 + number) < probability, mask)
-        offset = tl.load(settings + 10 + number).to(tl.float32) * (2 * uniform(key, first_slot + 26 + number) - 1)
-        _store_column(
-            draw, 8 + number, tl.where(number < 3, tl.maximum(offset + 1, 0.0), offset), mask
-        )  # hue is a shift around 0
+        spread = tl.load(settings + 10 + number).to(tl.float32)
+        centre = tl.where(number < 3, tl.maximum(spread, 1.0), 0.0)  # hue is a shift around 0
+        strength = centre + spread * (2 * uniform(key, first_slot + 26 + number) - 1)
+        _store_column(draw, 8 + number, strength, mask)
     order = (uniform(key, first_slot + 30) * 24).to(tl.int32)
     _store_column(draw, 12, tl.load(settings + 16 + order), mask)
     sigma_low, sigma_spread = tl.load(settings + 14).to(tl.float32), tl.load(settings + 15).to(tl.float32)
@@ -79,7 +79,7 @@ def draw(
     scale: tuple[float, float],
     ratio: tuple[float, float],
     probabilities: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0),  # of flip, jitter, gray, blur
-    spreads: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0),  # of brightness, contrast, saturation, hue
+    spreads: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0),  # of brightness, contrast, saturation, hue
     sigma: tuple[float, float] = (1.0, 1.0),
     first_slot: int = 0,
 ) -> Tensor:
