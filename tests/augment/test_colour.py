@@ -65,6 +65,14 @@ def test_blur_agrees_with_torchvisions(images, kernel):
     torch.testing.assert_close(colour.blur(images, sigma, kernel), torch.stack(theirs), rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("kernel", [3, 5, 23])
+def test_blur_does_not_depend_on_the_batch(kernel):
+    images = torch.rand(128, 3, 33, 33, generator=torch.Generator().manual_seed(0))
+    sigma = torch.linspace(0.1, 2, 128)
+    alone = [colour.blur(images[i : i + 1], sigma[i : i + 1], kernel) for i in range(128)]
+    assert torch.equal(colour.blur(images, sigma, kernel), torch.cat(alone))
+
+
 def test_jitter_uses_each_images_order(images):
     order = torch.arange(96) % 24
     generator = torch.Generator().manual_seed(1)

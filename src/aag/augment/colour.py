@@ -1,5 +1,6 @@
 """Colour jitter, grayscale and blur of float images in [0, 1], with a strength and an order per image."""
 
+from functools import reduce
 from itertools import permutations
 
 import torch
@@ -72,8 +73,9 @@ def blur(images: Tensor, sigma: Tensor, kernel: int = 3) -> Tensor:
     h, w = images.shape[2:]
     mode = "reflect" if reach < min(h, w) else "replicate"  # reflection needs more pixels than the reach
     padded = pad(images, (reach, reach, reach, reach), mode=mode)
-    vertical = torch.stack([weight[:, i] * padded[:, :, i : i + h] for i in range(kernel)]).sum(dim=0)
-    return torch.stack([weight[:, i] * vertical[:, :, :, i : i + w] for i in range(kernel)]).sum(dim=0)
+    # One after the other: the order of a sum over stacked terms, and so its last bit, would depend on the batch size.
+    vertical = reduce(Tensor.add_, (weight[:, i] * padded[:, :, i : i + h] for i in range(kernel)))
+    return reduce(Tensor.add_, (weight[:, i] * vertical[:, :, :, i : i + w] for i in range(kernel)))
 
 
 def _blend(other: Tensor, images: Tensor, factor: Tensor) -> Tensor:
