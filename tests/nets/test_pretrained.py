@@ -96,6 +96,8 @@ def test_files_that_do_not_fit_are_refused_in_one_line(tmp_path, donor):
     refuse(tmp_path / "part.safetensors", "Missing key")
     nets.save(encoder, tmp_path / "encoder.safetensors")
     refuse(tmp_path / "encoder.safetensors", "start from it with --from")
+    torch.save({f"backbone.{name}": value for name, value in donor.state_dict().items()}, tmp_path / "theirs.pth")
+    refuse(tmp_path / "theirs.pth", r"else save backbone\.state_dict\(\) alone")
     torch.save({"epoch": 3}, tmp_path / "numbers.pth")
     refuse(tmp_path / "numbers.pth", "is not a state dict")
 

@@ -135,7 +135,10 @@ def _check_file(path: Path) -> None:
 def _load(backbone: nn.Module, state: dict[str, Tensor], name: str, source: str) -> None:
     config: Any = getattr(backbone, "pretrained_cfg", {})
     if any(key.startswith("backbone.") for key in state):
-        raise AAGError(f"{source} is an encoder that aag trained; start from it with --from {source}")
+        raise AAGError(
+            f"{source} holds more than a backbone: its weights are named backbone.…; if aag trained it, start from it "
+            f"with --from {source}, else save backbone.state_dict() alone"
+        )
     # Some of timm's models convert older or other sizes of weights.
     convert = getattr(sys.modules[type(backbone).__module__], "checkpoint_filter_fn", None)
     try:
