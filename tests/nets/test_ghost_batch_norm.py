@@ -64,8 +64,14 @@ def test_its_file_holds_a_plain_encoder(tmp_path):
 
 def test_a_batch_norm_of_another_type_is_refused():
     """timm's includes an activation, which ours would leave out."""
-    with pytest.raises(AAGError, match="does not support BatchNormAct2d; use --bn-group-size 0"):
+    with pytest.raises(AAGError, match=r"does not support BatchNormAct2d\(.*; use --bn-group-size 0"):
         build(EncoderSpec("efficientnet_b0", bn_group_size=4))
+
+
+def test_a_batch_norm_with_a_cumulative_mean_is_refused():
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.BatchNorm1d(4, momentum=None))
+    with pytest.raises(AAGError, match=r"does not support BatchNorm1d\(4, .*momentum=None"):
+        build(EncoderSpec(image_size=2, bn_group_size=4), backbone=backbone)
 
 
 def test_without_a_head_the_embedding_is_the_features():

@@ -153,8 +153,8 @@ def use_ghost_batch_norm(module: nn.Module, group_size: int) -> None:
     for part in list(module.modules()):
         if not isinstance(part, nn.modules.batchnorm._BatchNorm):
             continue
-        if type(part) not in _GHOST_TYPES or part.weight is None or part.running_mean is None:
-            raise AAGError(f"ghost batch norm does not support {type(part).__name__}; use --bn-group-size 0")
+        if type(part) not in _GHOST_TYPES or part.weight is None or part.running_mean is None or part.momentum is None:
+            raise AAGError(f"ghost batch norm does not support {part}; use --bn-group-size 0")
         part.__class__ = _GHOST_TYPES[type(part)]  # a new module would have to replace it in each of its parents
         part.group_size = group_size  # type: ignore[assignment]
 
