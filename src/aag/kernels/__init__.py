@@ -94,9 +94,9 @@ def dry_run() -> Iterator[None]:
             list(pool.map(compile_kernel, recorded.values()))
 
 
-def channel_block(channels: int) -> int:
-    """Return the number of channels per program: a power of two that divides them all."""
-    return min(64, channels & -channels)
+def channel_block(channels: int, most: int = 64) -> int:
+    """Return the number of channels per program: the largest power of two that divides them all, at most `most`."""
+    return min(most, channels & -channels)
 
 
 def in_dry_run() -> bool:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from aag.distributed import is_distributed
+from aag.kernels import channel_block, launch
 from aag.kernels import expansion as kernels
-from aag.kernels import launch
 from aag.nets.fused_conv_norm import (
     CHANNELS_LAST,
     ConvNormLayer,
@@ -179,7 +179,7 @@ class _Expansion:
         check_training(norm)
         rows = u.numel() // inputs
         products, sums = self._cross_products(u, u)
-        block_c, block_n = _tile(channels, 64), _tile(inputs, 64)
+        block_c, block_n = channel_block(channels), channel_block(inputs)
         parts = inputs // block_n
         weight_cov, partial = products.new_empty(channels, inputs), products.new_empty(parts, 2, channels)
         launch(
@@ -213,7 +213,7 @@ class _Expansion:
         scaled, grad_conv = torch.empty_like(layer.weight), torch.empty_like(products)
         factors, grad_norm = torch.empty_like(moments[:2]), torch.empty_like(moments[:2])
         update = layer.norm_update(grad_norm)
-        block_c, block_n = _tile(channels, 16), _tile(inputs, 64)
+        block_c, block_n = channel_block(channels, 16), channel_block(inputs)
         launch(
             kernels.gradient_factors, (channels // block_c,), layer.weight, products, sums, weight_cov, input_sums,
             moments, scaled, factors, grad_conv, *grad_norm, *update.tensors, rows, inputs, channels, *update.numbers,
@@ -277,20 +277,15 @@ def _contract_gradient(grad_z: Tensor, weight: Tensor, skip_grad: Tensor, x: Ten
     launch(
         kernels.contract_gradient, (-(-rows // WIDE_ROWS) * (channels // block_c),), grad_z, weight, skip_grad, x,
         grad_x, rows, outputs, channels, *x.shape[2:],
-        STRIDE=stride, PRECISE=precise, BLOCK_M=WIDE_ROWS, BLOCK_C=block_c, BLOCK_K=_tile(outputs, 64),
+        STRIDE=stride, PRECISE=precise, BLOCK_M=WIDE_ROWS, BLOCK_C=block_c, BLOCK_K=channel_block(outputs),
         num_warps=8, num_stages=_stages(outputs, precise),
     )  # fmt: skip
     return grad_x
 
 
-def _tile(channels: int, most: int) -> int:
-    """Return the largest power of two that divides the channels, at most `most`."""
-    return min(most, channels & -channels)
-
-
 def _wide_tile(channels: int, precise: bool) -> int:
     """Return a tile of at most 128 channels; 64 in float32, which needs more registers."""
-    return _tile(channels, 64 if precise else 128)
+    return channel_block(channels, 64 if precise else 128)
 
 
 def _stages(length: int, precise: bool) -> int:
