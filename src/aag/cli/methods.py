@@ -24,14 +24,14 @@ def run(arguments: list[str]) -> int:
     rows: list[dict[str, Any]] = []
     for name, cls in methods().items():
         module = inspect.getmodule(cls)
-        about, *reference = [line for line in (module.__doc__ or "").splitlines() if line.strip()]
+        about, reference, *_ = [" ".join(part.split()) for part in (module.__doc__ or "").split("\n\n")] + [""]
         docs, shared = field_docs(cls.settings_type), {field.name for field in fields(MethodSettings)}
         settings = [
             {"option": option(field), "about": text, "default": getattr(cls.settings_type(), field)}
             for field, text in docs.items()
             if field not in shared
         ]
-        row: dict[str, Any] = {"method": name, "about": about, "reference": reference[0].strip() if reference else ""}
+        row: dict[str, Any] = {"method": name, "about": about, "reference": reference}
         rows.append({**row, "settings": settings})
     if options.json:
         print_rows(rows, as_json=True)
