@@ -123,7 +123,7 @@ def test_the_headline_counts_each_run_once(tmp_path):
     write(tmp_path, record(PAPER, 88.0))  # a cell of Tables 1, 4 and 7
     write(tmp_path, record(method("instance"), 50.0))
     assert Summary(tmp_path).headline.startswith(
-        "Runs: 2 of 38 done, 1 of these within 0.5 points of the paper or above it, in every table. "
+        "Runs: 2 of 38 done, 1 of these within 0.5 points of the paper or above it, in every table that shows them. "
         "AAG's own: 1 of 14 done, 1 of these within 0.5 points of the paper or above it."
     )
     found = find_tables(Results(tmp_path))

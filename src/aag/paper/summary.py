@@ -28,7 +28,8 @@ class Summary:
         reasons = dict.fromkeys(one.cell.incomparable for table in self.tables for one in table.runnable_cells)
         left_out = ", ".join(filter(None, reasons))
         excluded = f" Runs that cannot be compared are not counted ({left_out})." if left_out else ""
-        return f"Runs: {_count([*runs.values()])}, in every table. AAG's own: {_count(aag_runs)}.{excluded}"
+        every, own = _count([*runs.values()]), _count(aag_runs)
+        return f"Runs: {every}, in every table that shows them. AAG's own: {own}.{excluded}"
 
     @cached_property
     def used(self) -> list[Result]:
