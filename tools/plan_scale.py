@@ -1,4 +1,4 @@
-"""Reckon what AAG costs on large data sets and many GPUs. Prints the Markdown tables of docs/scale.md.
+"""Estimate what AAG costs on large data sets and many GPUs. Prints the Markdown tables of docs/scale.md.
 
     python tools/plan_scale.py
 

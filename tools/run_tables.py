@@ -158,7 +158,7 @@ def race_table(results: Results | None = None) -> str:
         name = f"`aag race {row['entry']}`{provisional}"
         rows.append([place, name, duration(entry.seconds), accuracy, ", ".join(links), entry.machine])
     rows += [["", *published] for published in PUBLISHED_TIMES]
-    return make_table(["", "entry", "training", "kNN", "seeds", "on one"], rows, left=2)
+    return make_table(["", "entry", "training", "kNN", "seeds", "machine"], rows, left=2)
 
 
 # --- the page of the methods ------------------------------------------------------------------------------------------

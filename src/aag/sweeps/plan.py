@@ -36,9 +36,8 @@ class SweepOptions(Settings):
     """How settings are chosen and ranked."""
 
     grid: tuple[str, ...] = ()
-    """What to try: NAME=VALUE,VALUE for any option of aag train, or NAME=LOW..HIGH with --random. Without other
-    options, all combinations are run. Ranges that span a factor of 10 are drawn log-uniformly; whole numbers stay
-    whole."""
+    """What to try: NAME=VALUE,VALUE for any option of aag train, or NAME=LOW..HIGH with --random. By default, all
+    combinations are run. Ranges that span a factor of 10 are drawn log-uniformly; whole numbers stay whole."""
     random: Annotated[int, Range(at_least=1)] | None = None
     """Draw this many different settings at random, from the values and ranges of the grid; --seed decides which."""
     one_at_a_time: bool = False
