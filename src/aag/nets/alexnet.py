@@ -1,4 +1,4 @@
-"""AlexNet for small images, in the two versions behind the published 32×32 results."""
+"""AlexNet for small images, in two published versions."""
 
 from collections.abc import Sequence
 
