@@ -192,6 +192,7 @@ def test_the_terminal_shows_every_section(saved: tuple[Path, str]) -> None:
     path, printed = saved
     assert missing_headings(printed) == []
     assert "too small to mean anything" in printed
+    assert "AAG's 3 views, 1 worker " in printed
     assert f"saved in {path}" in printed
     assert max(map(len, printed.splitlines())) <= 150 or str(path) in max(printed.splitlines(), key=len)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from aag.bench.training import STAGES
+from aag.text import pluralize
 
 NETWORKS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50", "alexnet": "AlexNet"}
 
@@ -46,7 +47,7 @@ def _training(section: dict[str, Any]) -> SpeedTable:
             continue
         rows.append({
             **first,
-            **{name: f"{row[f'{name}_ms']:,.2f}" for name in STAGES},
+            **{name.replace("optimis", "optimiz"): f"{row[f'{name}_ms']:,.2f}" for name in STAGES},
             "sum": f"{row['sum_ms']:,.2f}",
             "end to end": f"{row['end_to_end_ms']:,.2f}",
             "views/s": _bold_rate(row),
@@ -71,7 +72,7 @@ def _pipeline(section: dict[str, Any]) -> SpeedTable:
             rows.append({first: row["name"], "end to end": row["missing"]})
             continue
         rows.append({
-            first: f"{row['name']}, {section['workers']} workers",
+            first: f"{row['name']}, {pluralize(section['workers'], 'worker')}",
             "loader alone": f"{row['loader_views_per_second']['per_second']:,.0f}",
             "end to end": f"{row['views_per_second']['per_second']:,.0f}",
             "ms/step": f"{row['end_to_end_ms']:,.2f}",
@@ -102,14 +103,14 @@ def _methods(section: dict[str, Any]) -> SpeedTable:
 
 
 def _augmentation(section: dict[str, Any]) -> SpeedTable:
-    threads = section["threads"]
+    threads, processes = section["threads"], pluralize(section["threads"], "process", "processes")
     speeds = {
         "ours_gpu_kernels": "ours, kernels",
         "ours_gpu_plain": "ours, plain PyTorch",
-        "ours_cpu": f"ours, {threads} CPU threads",
-        "ours_processes": f"ours, {threads} processes",
-        "torchvision_pil": f"torchvision PIL, {threads} processes",
-        "torchvision_tensor": f"torchvision v2, {threads} processes",
+        "ours_cpu": f"ours, {pluralize(threads, 'CPU thread')}",
+        "ours_processes": f"ours, {processes}",
+        "torchvision_pil": f"torchvision PIL, {processes}",
+        "torchvision_tensor": f"torchvision v2, {processes}",
     }
     gpu = next((name for name in speeds if name in section["rows"][0]), "")  # as in training
     ratios = {
@@ -139,7 +140,7 @@ def _decoding(section: dict[str, Any]) -> SpeedTable:
         }
         for row in section["rows"]
     ]
-    return SpeedTable(f"Decoding files on {section['cores']} cores", rows, ("files", "start, s"))
+    return SpeedTable(f"Decoding files on {pluralize(section['cores'], 'core')}", rows, ("files", "start, s"))
 
 
 def _timings(title: str, rows: list[dict[str, Any]]) -> SpeedTable:
