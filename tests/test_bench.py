@@ -17,6 +17,8 @@ from aag.bench import SECTIONS, first_step, startup, training
 from aag.bench.plan import METHODS
 from aag.bench.run import show
 from aag.cli import main
+from aag.cli.bench import Bench
+from aag.cli.parsing import field_docs
 
 ROOT = Path(__file__).parents[1]
 QUICK = ["bench", "--device", "cpu", "--quick"]
@@ -186,6 +188,11 @@ def on_a_gpu(record: dict[str, Any]) -> dict[str, Any]:
     gpu = {"ours_gpu_kernels": {"per_second": 3_456_789.0}, "ours_gpu_plain": {"per_second": 1e6}}
     made["augmentation"]["rows"].append({"family": "AAG's 3 views", **gpu})
     return made
+
+
+def test_the_help_names_every_section() -> None:
+    named = re.findall(r"\w+", field_docs(Bench)["only"].partition(":")[2].partition(".")[0])
+    assert tuple(named) == SECTIONS
 
 
 def test_the_terminal_shows_every_section(saved: tuple[Path, str]) -> None:

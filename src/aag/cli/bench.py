@@ -24,8 +24,8 @@ class Bench:
     save: str | None = None
     """File to write the record to. none: no file. Default: results/bench/DEVICE-DATE.json; with --quick, none."""
     only: tuple[str, ...] = ()
-    """Sections to measure: training, pipeline, photographs, decoding, methods, augmentation, evaluation, startup.
-    The other sections of the file are kept. Default: all."""
+    """Sections to measure: training, pipeline, photographs, decoding, methods, augmentation, evaluation, serving,
+    startup. The other sections of the file are kept. Default: all."""
     data: str = "sample"
     """Source of the images, as in aag train. They are repeated to 50,000 (to 3,000 on a CPU) where there are fewer."""
     data_root: Path | None = None
