@@ -23,7 +23,7 @@ class Cluster:
     model: Annotated[Path, tyro.conf.arg(metavar="MODEL")]
     """Run folder or .safetensors file."""
     images: Annotated[str, tyro.conf.arg(metavar="IMAGES")]
-    """Folder, .npz, known data set, or embeddings file of aag embed."""
+    """Folder of images, or any other --data of aag train, or an embeddings file of aag embed."""
     clusters: int | None = None
     """Number of clusters. Default: chosen from 2 to 64 by the mean silhouette."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("clusters.csv")

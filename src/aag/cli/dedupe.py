@@ -25,7 +25,7 @@ class Dedupe:
     model: Annotated[Path, tyro.conf.arg(metavar="MODEL")]
     """Run folder or .safetensors file."""
     images: Annotated[str, tyro.conf.arg(metavar="IMAGES")]
-    """Folder, .npz, known data set, or embeddings file of aag embed."""
+    """Folder of images, or any other --data of aag train, or an embeddings file of aag embed."""
     threshold: float = DUPLICATE_COSINE
     """Minimum cosine of two duplicates. A lower value finds more duplicates, and more false matches."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("duplicates.csv")

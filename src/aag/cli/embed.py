@@ -24,7 +24,7 @@ class Embed:
     model: Annotated[Path, tyro.conf.arg(metavar="MODEL")]
     """Run folder or .safetensors file."""
     images: Annotated[tuple[str, ...], tyro.conf.arg(metavar="IMAGES ...")]
-    """Folder, image files, an .npz or a known data set."""
+    """Folder, image files, or any other --data of aag train: shards, a URL, an .npz, a known data set."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("embeddings.parquet")
     """File to write: .parquet, .npz or .csv."""
     features: bool = False

@@ -20,7 +20,7 @@ class Label:
     model: Annotated[Path, tyro.conf.arg(metavar="MODEL")]
     """Run folder or .safetensors file."""
     images: Annotated[str, tyro.conf.arg(metavar="IMAGES")]
-    """Folder, .npz, known data set, or embeddings file of aag embed."""
+    """Folder of images, or any other --data of aag train, or an embeddings file of aag embed."""
     labels: Annotated[Path, tyro.conf.arg(metavar="LABELS")]
     """CSV with the columns path,label, or a folder of examples with one subfolder per label."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("labels-all.csv")

@@ -25,7 +25,7 @@ class Search:
     model: Annotated[Path, tyro.conf.arg(metavar="MODEL")]
     """Run folder or .safetensors file."""
     images: Annotated[str, tyro.conf.arg(metavar="IMAGES")]
-    """Folder, .npz, known data set, or embeddings file of aag embed."""
+    """Folder of images, or any other --data of aag train, or an embeddings file of aag embed."""
     queries: Annotated[tuple[str, ...], tyro.conf.arg(metavar="QUERY ...")]
     """Image files to find neighbours of."""
     k: int = 12
