@@ -6,9 +6,12 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
+from aag import data
 from aag.errors import AAGError
 from aag.serving.embed import embed_folder
+from aag.serving.embed_file import shard_indices
 from aag.serving.search import find_nearest, picture_loader, search, search_sheet
+from aag.serving.sources import open_source
 
 
 @pytest.mark.parametrize(("count", "k"), [(1, 5), (7, 7), (5000, 12)])
@@ -54,6 +57,17 @@ def test_the_sheet_shows_query_and_neighbours(embedder, photos):
     picture = np.asarray(Image.open(photos / "cats/04.png").resize((128, 128), Image.Resampling.BICUBIC))
     y, x = 16 + 25, 16
     assert np.abs(sheet[y + 3 : y + 125, x + 3 : x + 125].astype(int) - picture[3:125, 3:125]).mean() < 8
+
+
+def test_a_part_of_a_set_shows_its_own_pictures(embedder, tmp_path):
+    pixels = data.load("sample", split="test", limit=20).images.permute(0, 2, 3, 1).numpy()
+    np.savez(tmp_path / "set.npz", images=pixels)
+    source = open_source(str(tmp_path / "set.npz"), embedder.size)
+    ((_, table, _),) = embedder.embed(source, shard_indices(len(source), 2, 2))
+    load = picture_loader(table, 32)
+    assert all(np.array_equal(load(row), pixels[10 + row]) for row in range(10))
+    table.names[0] = "train/00020"
+    assert load(0) is None
 
 
 def test_pictures_that_are_gone_are_none(embedder, photos, tmp_path):

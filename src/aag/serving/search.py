@@ -82,11 +82,13 @@ def picture_loader(
 ) -> Callable[[int], np.ndarray | None]:
     """Return a function that loads the picture of a row, uint8 [size, size, 3], or None if it cannot be read."""
     source = reopen_source(table.metadata.get("source", ""), table.names, size, data_root=data_root)
+    # The table may hold a part of a set, such as a shard of aag embed.
+    places = None if source.names == table.names else {name: place for place, name in enumerate(source.names)}
 
     def load(row: int) -> np.ndarray | None:
         try:
-            return source.load(row, size)
-        except UnreadableImageError:
+            return source.load(row if places is None else places[table.names[row]], size)
+        except (UnreadableImageError, KeyError):
             return None
 
     return load
