@@ -11,7 +11,8 @@ from aag.errors import AAGError
 from aag.serving.embed import embed_folder
 from aag.serving.embed_file import shard_indices
 from aag.serving.search import find_nearest, picture_loader, search, search_sheet
-from aag.serving.sources import open_source
+from aag.serving.sources import open_source, reopen_source
+from aag.serving.table import EmbeddingTable
 
 
 @pytest.mark.parametrize(("count", "k"), [(1, 5), (7, 7), (5000, 12)])
@@ -68,6 +69,12 @@ def test_a_part_of_a_set_shows_its_own_pictures(embedder, tmp_path):
     assert all(np.array_equal(load(row), pixels[10 + row]) for row in range(10))
     table.names[0] = "train/00020"
     assert load(0) is None
+
+
+def test_a_known_set_is_not_enlarged_for_a_few_pictures():
+    table = EmbeddingTable(["train/00000"], torch.ones(1, 1), metadata={"source": "sample"})
+    assert reopen_source(table, 128).sets[0].image_size == 32
+    assert picture_loader(table, 128)(0).shape == (128, 128, 3)
 
 
 def test_pictures_that_are_gone_are_none(embedder, photos, tmp_path):

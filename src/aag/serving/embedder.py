@@ -87,6 +87,7 @@ class Embedder:
             "model": self.model_hash,
             "network": self.spec.network,
             "image_size": str(self.spec.image_size),
+            "source_size": str(self.size),
             "precision": self.precision,
             "decode": self.decode,
             "version": __version__,

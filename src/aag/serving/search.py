@@ -81,7 +81,7 @@ def picture_loader(
     table: EmbeddingTable, size: int = TILE, *, data_root: str | Path | None = None
 ) -> Callable[[int], np.ndarray | None]:
     """Return a function that loads the picture of a row, uint8 [size, size, 3], or None if it cannot be read."""
-    source = reopen_source(table.metadata.get("source", ""), table.names, size, data_root=data_root)
+    source = reopen_source(table, size, data_root=data_root)
     # The table may hold a part of a set, such as a shard of aag embed.
     places = None if source.names == table.names else {name: place for place, name in enumerate(source.names)}
 

@@ -1,6 +1,7 @@
 """Open images by name, from a folder, single files, shards, a URL, an .npz or a known data set."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from aag.data.decode import UnreadableImageError, decode, resize_square
 from aag.data.listing import TEST_NAMES, class_folder, list_images
 from aag.data.shard_files import is_remote, is_sharded
 from aag.errors import AAGError
+from aag.serving.table import EmbeddingTable
 from aag.text import printable
 
 SPLIT_FOLDERS = {"train", *TEST_NAMES}
@@ -116,17 +118,23 @@ def open_source(
     )
 
 
-def reopen_source(source: str, names: list[str], size: int, *, data_root: str | Path | None = None) -> ImageSource:
+def reopen_source(table: EmbeddingTable, size: int, *, data_root: str | Path | None = None) -> ImageSource:
     """Return the images of an embedding table from their original source. Loading fails for missing files.
 
-    Without a source, as in a CSV, the names are paths from the current folder.
+    Without a source, as in a CSV, the names are paths from the current folder. `size`: the side that an .npz is resized
+    to. Other sets keep the size that they are stored in: resizing or decoding all for a few pictures would take long.
     """
-    if is_image_set(source):
-        return _open_set(source, size, data_root)
-    return ImageSource(source, names, [os.path.join(source, name) for name in names])
+    source, stored = table.metadata.get("source", ""), table.metadata.get("source_size", "")
+    if not is_image_set(source):
+        return ImageSource(source, table.names, [os.path.join(source, name) for name in table.names])
+    if source in DATASETS:
+        return _open_set(source, None, data_root)
+    if not source.lower().endswith(".npz") and re.fullmatch(r"[1-9][0-9]{0,3}", stored):
+        size = int(stored)
+    return _open_set(source, size, data_root)
 
 
-def _open_set(source: str, size: int, data_root: str | Path | None) -> ImageSource:
+def _open_set(source: str, size: int | None, data_root: str | Path | None) -> ImageSource:
     train, test = data.load_pair(source, root=data_root, image_size=size)
     sets = (train,) if test is None else (train, test)
     names = [name for each in sets for name in each.names or [f"{each.split}/{i:05d}" for i in range(len(each))]]
