@@ -42,6 +42,13 @@ def test_every_format_keeps_names_numbers_and_columns(tmp_path, suffix):
     assert [path.name for path in tmp_path.iterdir()] == [f"out{suffix}"]  # no temporary file is left
 
 
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_labels_that_look_like_numbers_stay_text(tmp_path, suffix):
+    table = EmbeddingTable(["a", "b", "c"], torch.eye(3), columns={"label": ["01", "1", ""]})
+    write_table(tmp_path / f"out{suffix}", table)
+    assert read_table(tmp_path / f"out{suffix}").columns == table.columns
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".npz"])
 def test_thumbnails_are_kept_and_may_be_missing(tmp_path, suffix):
     pictures = [b"\xff\xd8one", b"", b"two", b"", b"", b"six"]

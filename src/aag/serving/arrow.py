@@ -155,7 +155,10 @@ def read_csv(path: Path, leave_out: set[str]) -> EmbeddingTable:
     found = pa.csv.read_csv(
         path,
         parse_options=pa.csv.ParseOptions(newlines_in_values=True),
-        convert_options=pa.csv.ConvertOptions(column_types={"path": pa.string()}, strings_can_be_null=False),
+        # A label is text: 01 is not 1.
+        convert_options=pa.csv.ConvertOptions(
+            column_types={"path": pa.string(), "label": pa.string()}, strings_can_be_null=False
+        ),
     )
     numbered = [re.fullmatch(r"(embedding|feature)_(\d+)", name) for name in found.column_names]
     groups: dict[str, list[str]] = {"embedding": [], "feature": []}
