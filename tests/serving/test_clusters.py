@@ -35,6 +35,14 @@ def test_overlapping_groups_are_not_always_two():
     assert choose_count({}) == 1
 
 
+def test_the_silhouette_is_that_of_the_clusters_that_are_found():
+    """Of 7 different images there are no 8 clusters, the next number that is tried."""
+    found = find_clusters(EmbeddingTable([f"{i}" for i in range(70)], clear_groups(7, 1).embeddings.repeat(10, 1)))
+    assert found.count == 7
+    assert found.silhouettes[7] == max(found.silhouettes.values()) == pytest.approx(1)
+    assert max(found.silhouettes) == 7
+
+
 def test_clusters_are_numbered_by_size_and_members_by_distance(tmp_path):
     table = clear_groups(4)
     keep = list(range(50)) + list(range(60, 70))  # 30, 20 and 10 images of three groups

@@ -29,7 +29,7 @@ class Clustering:
 
     labels: Tensor  # int64 [N], 0 … k − 1
     distances: Tensor  # float32 [N], Euclidean, of each image to its centre
-    silhouettes: dict[int, float]  # by number of clusters tried; empty where it was given
+    silhouettes: dict[int, float]  # by number of clusters, without empty ones; empty where that was given
     nmi: float | None  # normalised mutual information with known labels, 0 to 1
 
     @property
@@ -142,7 +142,7 @@ def _silhouettes(x: Tensor, seed: int) -> dict[int, float]:
         labels = _best_kmeans(sample, count, seed)[0].numpy()
         scored = slice(None, None, -(-len(sample) // SILHOUETTE_SAMPLE))  # every n-th row
         if len(set(labels[scored].tolist())) > 1:
-            found[count] = float(silhouette_score(sample[scored].numpy(), labels[scored]))
+            found[len(set(labels.tolist()))] = float(silhouette_score(sample[scored].numpy(), labels[scored]))
     return found
 
 
