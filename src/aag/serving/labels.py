@@ -62,7 +62,8 @@ def label_images(
     if len(classes) < 2:
         found = f"only the label {classes[0]!r}" if classes else "no label"
         raise AAGError(f"the examples have {found}; at least two labels are needed")
-    targets = torch.tensor([classes.index(name) for name in names])
+    numbers = {name: number for number, name in enumerate(classes)}
+    targets = torch.tensor([numbers[name] for name in names])
     if classifier == "knn":
         labels, confidences = _predict_knn(known, targets, vectors)
         accuracy, protocol = _leave_one_out(known, targets)
@@ -128,14 +129,17 @@ def write_labels(path: Path, table: EmbeddingTable, found: Labelling) -> None:
 
 def summarize_labels(found: Labelling) -> list[dict[str, object]]:
     """Return one row per label: images, examples, mean confidence of the others and how many are below one half."""
+    total = Counter(found.labels)
+    others: dict[str, list[float]] = {label: [] for label in sorted(total)}
+    for label, confidence, given in zip(found.labels, found.confidences, found.given, strict=True):
+        if not given:
+            others[label].append(confidence)
     rows = []
-    for label in sorted(set(found.labels)):
-        members = [i for i, each in enumerate(found.labels) if each == label]
-        new = [found.confidences[i] for i in members if not found.given[i]]
+    for label, new in others.items():
         rows.append({
             "label": label,
-            "images": len(members),
-            "given": len(members) - len(new),
+            "images": total[label],
+            "given": total[label] - len(new),
             "mean confidence": round(sum(new) / len(new), 3) if new else None,
             "below 0.5": sum(value < 0.5 for value in new),
         })  # fmt: skip
