@@ -188,6 +188,12 @@ def test_label_spreads_labels_by_both_classifiers(model, photos):
     assert {row["label"] for row in json.loads(ran.out)} <= {"cats", "<b>dögs"}
 
 
+def test_images_outside_the_class_folders_are_no_examples(model, photos):
+    shutil.copytree(photos, "examples")
+    shutil.copy(photos / "cats" / "00 'ü'.png", "examples")
+    assert "accuracy on the 40 examples" in aag_("label", model, photos, "examples", "--device", "cpu").words
+
+
 def test_label_stores_the_embeddings_of_examples_in_data_root(model, photos):
     words = ("--data-root", "other", "-o", "all.csv", "--device", "cpu")
     assert aag_("label", model, photos / "cats", photos, *words).code == 0

@@ -67,7 +67,8 @@ def run(arguments: list[str]) -> int:
     say = Printer()
     if linear and table.features is None:
         say(f"{options.images} has no features, so the classifier saw the embeddings; aag embed --features adds them")
-    count = pluralize(len(given) or len(examples), "example")
+    # Of a folder, images outside the class folders are no examples.
+    count = pluralize(sum(map(bool, outside[1])) if outside else len(given), "example")
     if found.accuracy is None:
         say(f"accuracy on the {count} not measured: {found.protocol}")
     else:
