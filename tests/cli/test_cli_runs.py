@@ -117,6 +117,17 @@ def test_evaluate_shows_and_saves_numbers_with_their_protocols(trained, tmp_path
     assert record["settings"] == trained.run.settings()
 
 
+def test_the_test_split_of_a_run_that_holds_out_images_is_evaluated_apart(npz):
+    options = ["--holdout", 0.2, "--epochs", 1, "--batch-size", 24, "--out", "run"]
+    assert aag_("train", "--data", npz, *QUICK, *options).code == 0
+    assert aag_("evaluate", "run", "--no-linear").code == 0
+    assert "saved in run/evaluation-tiny.json" in aag_("evaluate", "run", "--data", npz, "--no-linear").out
+    own, other = (json.loads(Path("run", name).read_text())["results"][0]["protocol"]["test"]
+                  for name in ("evaluation.json", "evaluation-tiny.json"))  # fmt: skip
+    assert (own, other) == (19, 40)
+    assert "leave out --data" in refused("evaluate", "run", "--data", npz, "--record", "records")
+
+
 def test_evaluate_without_the_linear_layer_and_with_another_k(trained):
     ran = aag_("evaluate", trained.folder, "--no-linear", "--k", 5, "--temperature", 0.5)
     assert ran.code == 0

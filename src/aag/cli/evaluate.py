@@ -56,8 +56,7 @@ def run(arguments: list[str]) -> int:
         options = replace(options, data=tidy_source(options.data))
     found = Run.open(options.run)
     settings = found.settings()
-    other = options.holdout or options.data not in (None, settings["data"]["source"])
-    if options.record and (other or not options.linear):
+    if options.record and (options.data or options.holdout or not options.linear):
         raise AAGError("--record needs all results on the run's own data: leave out --data, --holdout and --no-linear")
     usual = ("k", "temperature", "linear_epochs")
     if options.record and any(getattr(options, name) != getattr(Evaluate, name) for name in usual):

@@ -70,8 +70,8 @@ def evaluate_run(
     share the work.
     """
     settings = run.settings()
-    source = data or settings["data"]["source"]
-    options = {"holdout": holdout} if data else _label_options(settings)
+    own = settings["data"]["source"], _label_options(settings)
+    source, options = (data, {"labels": "known", "holdout": holdout}) if data else own
     if holdout and not data:
         raise AAGError("--holdout is for other data, given with --data; to hold out images of a run, train with it")
     with process_group(find_device(device)):
@@ -90,8 +90,8 @@ def evaluate_run(
             dtype=loaded.dtype,
         )
     name = loaded.sets[0].name
-    # Numbers on another data set are saved next to the run's own, not over them.
-    other = source != settings["data"]["source"] or holdout is not None
+    # Numbers on another data set, or another split of the same, are saved next to the run's own, not over them.
+    other = (source, options) != own
     held_out = {"holdout": holdout} if holdout else {}
     suffix = f"-holdout={holdout:g}" if holdout else ""
     file = run.folder / f"evaluation-{name}{suffix}.json" if other else run.evaluation_file
