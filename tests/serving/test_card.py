@@ -68,6 +68,13 @@ def test_a_card_tells_the_data_settings_and_provenance(run, encoder):
     card = model_card(encoder, run)
     for text in ("1,234", "| temperature | 0.1 |", "| commit | abc |", "1 min 01 s", "| freeze | none |"):
         assert text in card
+    settings = run.settings()
+    settings["method"]["name"] = "/home/someone/vicreg.py:VICReg"
+    settings["train"] |= {"start_from": "/home/someone/runs/first", "pretrained": "/home/someone/weights.pth"}
+    run.config_file.write_text(json.dumps(settings))
+    card = model_card(encoder, run)
+    for text in ("by the method vicreg.py:VICReg", "| method | vicreg.py:VICReg |", "| first |", "| weights.pth |"):
+        assert text in card
     assert "/home/someone" not in card  # a card is published
 
 

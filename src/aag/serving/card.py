@@ -61,8 +61,7 @@ def _about(encoder: Encoder, run: Run | None) -> str:
     spec = encoder.spec
     trained = "An image encoder trained without labels"
     if run:
-        method = run.settings()["method"]["name"]
-        trained += f" by the method {escape(str(method))}"
+        trained += f" by the method {escape(_source_name(str(run.settings()['method']['name'])))}"
     width = f", width {spec.width}" if spec.width else ""
     crop = f" (the centre of {spec.source_size} px)" if spec.source_size != spec.image_size else ""
     rows = [
@@ -129,9 +128,9 @@ def _numbers(run: Run) -> str:
 
 def _settings(run: Run) -> str:
     settings = flatten(run.settings())
-    settings["data"] = _source_name(str(settings["data"]))
-    if settings.get("start_from"):
-        settings["start_from"] = _source_name(str(settings["start_from"]))
+    for name in ("data", "method", "start_from", "pretrained"):
+        if settings.get(name) and not str(settings[name]).startswith("hf-hub:"):
+            settings[name] = _source_name(str(settings[name]))
     rows = [[escape(name), escape(readable_value(value))] for name, value in settings.items()]
     return make_table(["setting", "value"], rows)
 
