@@ -36,6 +36,7 @@ def test_the_querys_own_file_is_left_out(embedder, photos, tmp_path):
     found = search(embedder, table, [query], k=5)
     assert [each.rank for each in found] == [1, 2, 3, 4, 5]
     assert "cats/04.png" not in [each.path for each in found]
+    assert search(embedder, table, [query, query], k=5) == found
     copy = tmp_path / "copy.png"
     copy.write_bytes(query.read_bytes())
     (first, *_) = search(embedder, table, [copy], k=5)

@@ -47,9 +47,13 @@ def find_nearest(embeddings: Tensor, queries: Tensor, k: int) -> tuple[Tensor, T
 
 
 def search(embedder: Embedder, table: EmbeddingTable, queries: Sequence[str | Path], *, k: int = 12) -> list[Neighbour]:
-    """Return the k nearest images of a table to each query file, best first. A query's own file is left out."""
+    """Return the k nearest images of a table to each query file, best first. A query's own file is left out.
+
+    A query that is given twice counts once.
+    """
     if k < 1:
         raise AAGError(f"--k {k} is too small; ask for at least 1 neighbour")
+    queries = list(dict.fromkeys(queries))
     embeddings = embed_queries(embedder, queries)
     cosines, rows = find_nearest(table.embeddings, embeddings, k + 1)
     folder = table.metadata.get("source", "")
