@@ -4,8 +4,10 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -16,11 +18,14 @@ from commands import aag_, refused
 import aag
 from aag.errors import AAGError
 from aag.evaluate import knn_predict
+from aag.pages import document as doc
+from aag.pages.html import render_html
 from aag.pages.map import MAX_SHEET_BYTES, pack_pictures
 from aag.runs import Run
 from aag.serving import write_report
 from aag.serving.classes import classify
 from aag.serving.gallery import Gallery, make_gallery
+from aag.serving.report_pictures import classes_blocks
 from report_runs import CLASSES, HOSTILE, photograph_sets, trained_run
 
 
@@ -98,7 +103,9 @@ def small_gallery(is_test: torch.Tensor) -> Gallery:
     labels = torch.arange(60) % 3
     centres = torch.nn.functional.normalize(torch.randn(3, 8, generator=generator), dim=1)
     rows = torch.nn.functional.normalize(centres[labels] + 0.5 * torch.randn(60, 8, generator=generator), dim=1)
-    return Gallery([str(i) for i in range(60)], rows, None, labels, ("a", "b", "c"), is_test, 60)  # type: ignore[arg-type]
+    return Gallery(
+        [str(i) for i in range(60)], rows, np.zeros((60, 8, 8, 3), np.uint8), labels, ("a", "b", "c"), is_test, 60
+    )
 
 
 def test_classes_by_the_protocol_of_the_evaluation():
@@ -112,6 +119,15 @@ def test_classes_by_the_protocol_of_the_evaluation():
     assert found.confusion().sum() == 15
     assert found.confusion().diagonal().sum() == round(found.accuracy * 15 / 100)
     assert "15 test images by 45 training images; k = 45" in found.protocol
+
+
+def test_class_names_with_commas_stay_whole(tmp_path):
+    classes = ("goldfish, Carassius auratus", "tench, Tinca tinca")
+    found = replace(classify(small_gallery(torch.arange(60) >= 45)), classes=(*classes, "c"))
+    blocks = classes_blocks(small_gallery(torch.arange(60) >= 45), found)
+    page = render_html(doc.Document("", blocks, []), tmp_path / "page.html")
+    confusion = page[page.index("Confusion") :]
+    assert re.findall(r'<th scope="col">(.*?)</th>', confusion)[:3] == [*classes, "c"]
 
 
 def test_without_a_test_set_each_is_left_out():

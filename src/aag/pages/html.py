@@ -107,10 +107,11 @@ class _Renderer:
         if table.caption:
             inline = f' <span class="hint">{hint}</span>' if hint else ""
             caption = f"<caption><span>{escape(table.caption)}{inline}</span></caption>"
+        heads = _heads(table.columns, grouped=table.style == "cells")  # elsewhere, a comma belongs to a user's name
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.name)}">'
             f'<table class="{escape(table.style)}">{caption}'
-            f"<thead>{_heads(table.columns)}</thead><tbody>{''.join(rows)}</tbody></table></div>"
+            f"<thead>{heads}</thead><tbody>{''.join(rows)}</tbody></table></div>"
         )
 
     def lines(self, lines: Sequence[doc.Text]) -> str:
@@ -139,8 +140,8 @@ class _Renderer:
                 return escape(text)
 
 
-def _heads(columns: Sequence[str]) -> str:
-    """Return the header rows. Columns named "data set, network" are grouped by data set, as in the paper.
+def _heads(columns: Sequence[str], *, grouped: bool) -> str:
+    """Return the header rows. If grouped, columns named "data set, network" are grouped by data set, as in the paper.
 
     Columns with other names may follow them.
     """
@@ -148,7 +149,7 @@ def _heads(columns: Sequence[str]) -> str:
     parts = [column.split(", ") for column in columns[1:]]
     pairs = [names for names in parts if len(names) == 2]
     rest = [names[0] for names in parts[len(pairs) :]]
-    if len(pairs) < 2 or parts != [*pairs, *([name] for name in rest)]:
+    if not grouped or len(pairs) < 2 or parts != [*pairs, *([name] for name in rest)]:
         return f"<tr>{first}" + "".join(f'<th scope="col">{escape(name)}</th>' for name in columns[1:]) + "</tr>"
     groups = [(name, len(list(under))) for name, under in groupby(pairs, key=lambda names: names[0])]
     above = "".join(f'<th scope="colgroup" colspan="{n}" class="group">{escape(name)}</th>' for name, n in groups)
