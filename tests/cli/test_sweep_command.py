@@ -291,6 +291,7 @@ def test_another_process_may_train_a_run_of_the_same_sweep(sweep, monkeypatch):
         (["--grid", "flip=1,2"], "flip takes true or false, not '1'"),
         (["--grid", "lr=0.1..1"], "add --random N"),
         (["--grid", "lr=1,2", "--lr", "3"], "lr is in --grid; leave out --lr"),
+        (["--grid", "weight_decay=0,1", "--weight_decay=0"], "is in --grid; leave out --weight-decay"),
         (["--grid", "lr=1,2", "--halving", "3"], "needs at least 3 settings; the grid has 2"),
         (["--grid", "lr=1,2", "--haling", "3"], "did you mean --halving"),
         (["--grid", "lr=1,2", "--random", "3"], "only 2 combinations"),

@@ -180,7 +180,7 @@ def split_options(arguments: Sequence[str], cls: type, repeatable: str = "") -> 
         elif word.startswith("--"):
             if get_close_matches(name, names, cutoff=0.8) and name not in describe_options("aag"):
                 raise unknown_name("option", name, names, "--help lists them")
-            target = [word]
+            target = [name + word[len(name) :]]
             others.append(target)
         else:
             target.append(word)
