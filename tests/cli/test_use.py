@@ -223,6 +223,8 @@ def test_mistakes_are_one_line(model, photos, tmp_path):
         ("search", model, photos, query, "--sheet", "sheet.gif"): "a contact sheet is a .png",
         ("dedupe", model, photos, "--threshold", "2"): "--threshold 2.0",
         ("cluster", model, photos, "--clusters", "41"): "does not fit 40 images",
+        ("cluster", model, photos, "--examples", "-1"): "--examples must be at least 1, not -1",
+        ("cluster", model, photos, "--seed", str(2**70)): "--seed must be at least 0 and below",
         ("label", model, photos, "labels.csv"): "1 path not among the images, first 'nowhere.png'",
         ("label", model, photos, "missing.csv"): "cannot read labels",
     }.items():

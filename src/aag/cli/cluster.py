@@ -9,6 +9,7 @@ import tyro
 
 from aag.cli.output import Printer, embedding_progress, print_rows
 from aag.cli.parsing import parse
+from aag.settings import Range, Seed, Settings
 from aag.signals import hold_stops
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Settings):
     """Group similar images by k-means on their embeddings."""
 
     model: Annotated[Path, tyro.conf.arg(metavar="MODEL")]
@@ -30,9 +31,9 @@ class Cluster:
     """CSV to write: path, cluster, distance to the cluster's centre."""
     sheet: str = "clusters.png"
     """Contact sheet to write: the most central images of each cluster. none: no sheet."""
-    examples: int = 10
+    examples: Annotated[int, Range(at_least=1)] = 10
     """Images per cluster on the contact sheet."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of k-means."""
     json: bool = False
     """Print JSON."""

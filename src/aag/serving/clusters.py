@@ -98,7 +98,7 @@ def _best_kmeans(x: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return labels and centres of the restart with the lowest inertia."""
     best: tuple[float, Tensor, Tensor] | None = None
     for restart in range(RESTARTS):
-        start = _initial_centres(x, count, RESTARTS * seed + restart)
+        start = _initial_centres(x, count, (RESTARTS * seed + restart) % 2**63)
         labels, centres = kmeans(x, count, seed=seed, epoch=restart, start=start)
         inertia = (x - centres[labels]).square().sum().item()
         if best is None or inertia < best[0]:
