@@ -40,6 +40,16 @@ def test_all_images_get_the_label_of_their_group(classifier):
 
 
 @pytest.mark.parametrize("classifier", ["knn", "linear"])
+def test_images_are_labelled_in_chunks(classifier, monkeypatch):
+    table = make_table(noise=0.5)
+    whole = label_images(table, examples_of(table, 5), classifier=classifier)
+    monkeypatch.setattr("aag.serving.labels.CHUNK_ROWS", 50)
+    found = label_images(table, examples_of(table, 5), classifier=classifier)
+    assert found.labels == whole.labels
+    assert found.confidences == pytest.approx(whole.confidences, abs=1e-5)
+
+
+@pytest.mark.parametrize("classifier", ["knn", "linear"])
 def test_the_accuracy_is_that_of_images_whose_label_was_not_seen(classifier):
     """Examples with random labels are not predicted, though each is its own nearest neighbour."""
     table = make_table(noise=3)

@@ -23,6 +23,7 @@ from aag.text import pluralize
 NEIGHBOURS = 10  # that vote, at most
 TEMPERATURE = 0.1  # of the votes
 FOLDS = 5
+CHUNK_ROWS = 100_000  # images whose share of the votes for each label is in memory at once
 
 Classifier = Literal["knn", "linear"]
 
@@ -158,8 +159,12 @@ def _vectors(table: EmbeddingTable, classifier: Classifier) -> Tensor:
 
 
 def _predict_knn(known: Tensor, targets: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    found = knn_predict(known, targets, vectors, k=NEIGHBOURS, temperature=TEMPERATURE)
-    return found.labels, found.scores.amax(dim=1)
+    labels, shares = [], []
+    for chunk in vectors.split(CHUNK_ROWS):
+        found = knn_predict(known, targets, chunk, k=NEIGHBOURS, temperature=TEMPERATURE)
+        labels.append(found.labels)
+        shares.append(found.scores.amax(dim=1))
+    return torch.cat(labels), torch.cat(shares)
 
 
 def _leave_one_out(known: Tensor, targets: Tensor) -> tuple[float | None, str]:
@@ -178,7 +183,7 @@ def _make_linear() -> Any:
 
 def _predict_linear(known: Tensor, targets: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
     model = _make_linear().fit(known.numpy(), targets.numpy())
-    best = [torch.from_numpy(model.predict_proba(chunk.numpy())).max(dim=1) for chunk in vectors.split(100_000)]
+    best = [torch.from_numpy(model.predict_proba(chunk.numpy())).max(dim=1) for chunk in vectors.split(CHUNK_ROWS)]
     labels = torch.from_numpy(model.classes_)[torch.cat([each.indices for each in best])]
     return labels, torch.cat([each.values for each in best])
 
