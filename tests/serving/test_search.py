@@ -1,5 +1,7 @@
 """Search is exact, leaves out the query's own file and refuses what is no image."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -37,6 +39,13 @@ def test_the_querys_own_file_is_left_out(embedder, photos, tmp_path):
     assert [each.rank for each in found] == [1, 2, 3, 4, 5]
     assert "cats/04.png" not in [each.path for each in found]
     assert search(embedder, table, [query, query], k=5) == found
+    row = table.names.index("cats/04.png")
+    rounded = table.embeddings.clone()  # as of --precision bf16 and --decode gpu
+    rounded[row] = F.normalize(rounded[row] + 0.02 * torch.tensor([1.0, -1.0] * 8), dim=0)
+    assert 0.9 < rounded[row] @ table.embeddings[row] < 0.999
+    found = search(embedder, replace(table, embeddings=rounded), [query], k=50)
+    assert len(found) == 49
+    assert "cats/04.png" not in [each.path for each in found]
     copy = tmp_path / "copy.png"
     copy.write_bytes(query.read_bytes())
     (first, *_) = search(embedder, table, [copy], k=5)

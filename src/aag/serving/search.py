@@ -63,7 +63,7 @@ def search(embedder: Embedder, table: EmbeddingTable, queries: Sequence[str | Pa
         pairs = [
             (value, index)
             for value, index in zip(cosine, row, strict=True)
-            if value < 0.999 or os.path.realpath(os.path.join(folder, table.names[index])) != own
+            if os.path.realpath(os.path.join(folder, table.names[index])) != own
         ]
         found += [
             Neighbour(str(query), rank, value, table.names[index], index)
