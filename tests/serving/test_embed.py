@@ -23,7 +23,7 @@ from aag.serving import embedder as embedding
 from aag.serving.embed import embed_folder, load_or_embed
 from aag.serving.embed_file import embed_to_file, parse_shard, shard_indices
 from aag.serving.embedder import Embedder, hash_model
-from aag.serving.sources import class_folders, open_source
+from aag.serving.sources import ImageSource, class_folders, open_source
 from aag.serving.table import concatenate, read_table, write_table
 
 
@@ -73,11 +73,14 @@ def test_files_sets_and_arrays_have_names(embedder, photos, tmp_path):
     assert embed_folder(embedder, tmp_path / "set.npz").names == ["train/00000", "train/00001", "train/00002"]
 
 
-def test_thumbnails_are_jpegs_of_the_images(embedder, photos):
-    table = embed_folder(embedder, photos / "cats", thumbnails=24)
+@pytest.mark.parametrize("side", [24, 48])
+def test_thumbnails_are_jpegs_of_the_images(embedder, photos, monkeypatch, side):
+    if side < embedder.size:
+        monkeypatch.setattr(ImageSource, "load", lambda *_: pytest.fail("decoded an image again"))
+    table = embed_folder(embedder, photos / "cats", thumbnails=side)
     pixels = np.asarray(Image.open(io.BytesIO(table.thumbnails[3])))
-    expected = np.asarray(Image.open(photos / "cats" / table.names[3]).resize((24, 24), Image.Resampling.BICUBIC))
-    assert pixels.shape == (24, 24, 3)
+    expected = np.asarray(Image.open(photos / "cats" / table.names[3]).resize((side, side), Image.Resampling.BICUBIC))
+    assert pixels.shape == (side, side, 3)
     assert np.abs(pixels.astype(int) - expected).mean() < 12
 
 

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,7 @@ import torch
 from PIL import Image
 
 from aag import __version__, nets
-from aag.data.decode import UnreadableImageError, ignore_warnings
+from aag.data.decode import UnreadableImageError, ignore_warnings, resize_square
 from aag.data.parallel_decode import Chunk, open_decoder
 from aag.data.store import ProgressCallback
 from aag.errors import AAGError
@@ -186,7 +187,7 @@ class Embedder:
             images, failures = decode_batch([Path(source.paths[i]) for i in rows], self.size, self.device)
         else:
             images, failures = self._decode_on_cpu(source, rows, decode)
-        return Piece(images, failures, [_thumbnail(source, i, thumbnails) for i in rows] if thumbnails else [])
+        return Piece(images, failures, _thumbnails(source, rows, images, failures, thumbnails) if thumbnails else [])
 
     def _decode_on_cpu(
         self, source: ImageSource, rows: range, decode: DecodeCall
@@ -264,11 +265,18 @@ def _batch_size(device: torch.device, image_size: int) -> int:
     return max(PIECE_SIZE, min(1024, 2**23 // image_size**2 // PIECE_SIZE * PIECE_SIZE))
 
 
-def _thumbnail(source: ImageSource, index: int, size: int) -> bytes:
-    try:
-        pixels = source.load(index, size)
-    except UnreadableImageError:
-        return b""
-    out = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(out, "JPEG", quality=THUMBNAIL_QUALITY)
-    return out.getvalue()
+def _thumbnails(
+    source: ImageSource, rows: range, images: torch.Tensor, failures: dict[int, str], size: int
+) -> list[bytes]:
+    """Return JPEGs of the images; empty for those that failed. Decoded pixels are used if they are large enough."""
+    decoded = images.permute(0, 2, 3, 1).cpu().numpy() if images.shape[2] >= size else None
+    found = []
+    for position, index in enumerate(rows):
+        out = io.BytesIO()
+        with suppress(UnreadableImageError):  # a file may be gone meanwhile
+            if position not in failures:
+                pixels = source.load(index, size) if decoded is None else resize_square(decoded[position], size)
+                picture = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+                picture.save(out, "JPEG", quality=THUMBNAIL_QUALITY)
+        found.append(out.getvalue())
+    return found
