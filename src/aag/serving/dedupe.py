@@ -4,7 +4,8 @@ import hashlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from aag.data.decode import UnreadableImageError, read_size
 from aag.data.store import ProgressCallback
 from aag.errors import AAGError
 from aag.files import write_csv
+from aag.provenance import core_count
 from aag.serving.components import ROUNDING, connect_similar
 from aag.serving.options import DUPLICATE_COSINE
 from aag.serving.search import picture_loader
@@ -35,6 +37,7 @@ MAX_DIFFERENCE, FLAT_DEVIATION, MIN_CORRELATION = (
 BLOCK = 32  # images whose group is looked for at once
 MAX_PAIRS = 10**9  # pairs that are compared in one component; its other images are kept
 MAX_TILES = 18  # of a group on the contact sheet
+Picture = np.ndarray | None  # uint8 [S, S, 3]; None if its file cannot be read
 
 
 @dataclass(frozen=True)
@@ -75,22 +78,22 @@ def find_duplicates(
     linked = [group.tolist() for group in np.split(order, starts[1:]) if len(group) > 1]
     folder = table.metadata.get("source", "")
     facts = {row: _file_facts(Path(folder, table.names[row])) for group in linked for row in group}
-    decode, decoded = picture_loader(table, CHECKED_SIDE, data_root=data_root), itertools.count(1)
-
-    def load(row: int) -> np.ndarray | None:
-        picture = decode(row)
-        if on_progress:
-            on_progress(next(decoded), len(facts))
-        return picture
 
     def rank(row: int) -> tuple[int, int, bool, str]:
         width, height, size = facts[row]
         return -(width or 0) * (height or 0), -(size or 0), _is_link(folder, table.names[row]), table.names[row]
 
+    linked = [sorted(rows, key=rank) for rows in linked]
     groups: list[list[int]] = []
-    for rows in linked:
-        rows.sort(key=rank)
-        groups += _split_component(table.embeddings, rows, threshold, _SmallPictures.load(load, rows))
+    pool = ThreadPoolExecutor(core_count())
+    try:
+        decoded = pool.map(picture_loader(table, CHECKED_SIDE, data_root=data_root), itertools.chain(*linked))
+        pictures = _report(decoded, len(facts), on_progress)
+        for rows in linked:
+            small = _SmallPictures.collect(itertools.islice(pictures, len(rows)), len(rows))
+            groups += _split_component(table.embeddings, rows, threshold, small)
+    finally:  # Ctrl-C must not wait for what is queued
+        pool.shutdown(wait=False, cancel_futures=True)
     groups.sort(key=lambda group: (-len(group), min(group)))
     found = []
     for number, group in enumerate(groups, 1):
@@ -102,6 +105,14 @@ def find_duplicates(
             same = same_size and _digest(Path(folder, table.names[row])) == content
             found.append(Duplicate(number, row == best, table.names[row], cosine, same, *facts[row], row))
     return found
+
+
+def _report(pictures: Iterable[Picture], total: int, on_progress: ProgressCallback | None) -> Iterator[Picture]:
+    """Pass the pictures on, and report how many there were."""
+    for done, picture in enumerate(pictures, 1):
+        if on_progress:
+            on_progress(done, total)
+        yield picture
 
 
 def count_missing(table: EmbeddingTable, found: Sequence[Duplicate]) -> int:
@@ -151,12 +162,12 @@ class _SmallPictures:
         self.deviation = self.pattern.std(axis=(1, 2, 3))
 
     @classmethod
-    def load(cls, load: Callable[[int], np.ndarray | None], rows: list[int]) -> "_SmallPictures | None":
-        """Load the pictures of the rows; None if there is none."""
-        pixels = np.zeros((len(rows), CHECKED_SIDE, CHECKED_SIDE, 3), np.uint8)
-        missing = np.zeros(len(rows), dtype=bool)
-        for position, row in enumerate(rows):
-            if (picture := load(row)) is None:
+    def collect(cls, pictures: Iterable[Picture], count: int) -> "_SmallPictures | None":
+        """Return these pictures; None if all are missing."""
+        pixels = np.zeros((count, CHECKED_SIDE, CHECKED_SIDE, 3), np.uint8)
+        missing = np.zeros(count, dtype=bool)
+        for position, picture in enumerate(pictures):
+            if picture is None:
                 missing[position] = True
             else:
                 pixels[position] = picture
