@@ -241,7 +241,7 @@ def test_archive_is_read_without_seeking_far_back(tmp_path, images, root):
 
 def test_training_and_embedding_take_shards(tmp_path, root):
     import aag
-    from aag.serving.embed import embed_folder
+    from aag.serving.embed import load_or_embed
     from aag.serving.sources import open_source, reopen_source
 
     write_shards(tmp_path / "set", encoded(40), classes=2)
@@ -254,7 +254,10 @@ def test_training_and_embedding_take_shards(tmp_path, root):
     opened = open_source(source, 32)
     assert (opened.source, opened.names[0], len(opened)) == (source, "000/0000", 40)
     assert opened.labels()[:3] == ["0", "1", "0"]
-    table = embed_folder(result.encoder, source)
+    table = load_or_embed(result.encoder, source)
+    (tmp_path / "set" / "000.tar").rename(tmp_path / "set" / "000a.tar")
+    assert "000a/0000" in load_or_embed(result.encoder, str(tmp_path / "set")).names  # the cache has the old names
+    (tmp_path / "set" / "000a.tar").rename(tmp_path / "set" / "000.tar")
     again = reopen_source(table, 16)
     assert again.load(3, 16).shape == (16, 16, 3)
     assert again.sets[0].image_size == 32  # the shards are not decoded again for a few pictures

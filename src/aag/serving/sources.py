@@ -45,9 +45,10 @@ class ImageSource:
         raise UnreadableImageError("no such image")
 
     def states(self) -> Iterator[str]:
-        """Yield the name, size and modification time of each file, or a hash of each set, to detect changes."""
+        """Yield what changes with the images: of files name, size and time; of sets a hash, classes and names."""
         for each in self.sets:
             yield f"{each.split} {each.fingerprint()}"
+            yield from (*each.classes, *each.names)
         for name, path in zip(self.names, self.paths, strict=False):
             try:
                 status = os.stat(path)
