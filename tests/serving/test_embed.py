@@ -238,6 +238,16 @@ def test_a_folder_is_embedded_once(embedder, photos, tmp_path):
     assert len(load_or_embed(embedder, folder)) == 49
 
 
+def test_images_that_are_left_out_are_counted_each_time(embedder, photos, tmp_path, caplog):
+    folder = tmp_path / "photos"
+    shutil.copytree(photos, folder)
+    (folder / "broken.jpg").write_text("x")
+    for _ in range(2):  # the second time from the cache
+        caplog.clear()
+        assert len(load_or_embed(embedder, folder)) == 50
+        assert caplog.messages == ["left out 1 image that cannot be read; aag embed lists the reasons"]
+
+
 @pytest.mark.parametrize("damaged", ["end", "features"])
 def test_a_damaged_cache_is_made_again(embedder, photos, tmp_path, caplog, damaged):
     first = load_or_embed(embedder, photos, features=True)

@@ -17,6 +17,7 @@ from aag.serving.embed_file import embed_to_file, table_key
 from aag.serving.embedder import Embedder, Model
 from aag.serving.sources import open_source
 from aag.serving.table import EmbeddingTable, UnreadableTableError, read_table
+from aag.text import pluralize
 
 _log = logging.getLogger(__name__)
 Images = str | Path | Sequence[str | Path]
@@ -65,6 +66,8 @@ def load_or_embed(
     if (table := _read_cached(path)) is None:
         embed_to_file(embedder, source, path, features=features, on_progress=on_progress)
         table = read_table(path)
+    if missing := len(source) - len(table):
+        _log.warning("left out %s that cannot be read; aag embed lists the reasons", pluralize(missing, "image"))
     # Cached by content: the same folder may have moved.
     return replace(table, metadata={**table.metadata, "source": source.source})
 
