@@ -48,15 +48,15 @@ def run(arguments: list[str]) -> int:
     with hold_stops():
         from aag.serving.clusters import clusters_sheet, find_clusters, write_clusters
         from aag.serving.embed import Embedder, load_or_embed
-        from aag.serving.sheets import write_sheet
+        from aag.serving.sheets import parse_sheet_option, write_sheet
+    sheet = parse_sheet_option(options.sheet)
     embedder = Embedder(options.model, device=options.device)
     with embedding_progress() as progress:
         table = load_or_embed(embedder, options.images, data_root=options.data_root, on_progress=progress)
     found = find_clusters(table, options.clusters, seed=options.seed)
     write_clusters(options.out, table, found)
-    if options.sheet != "none":
-        sheet = clusters_sheet(table, found, examples=options.examples, data_root=options.data_root)
-        write_sheet(Path(options.sheet), sheet)
+    if sheet:
+        write_sheet(sheet, clusters_sheet(table, found, examples=options.examples, data_root=options.data_root))
     print_rows([_row(table, found, cluster) for cluster in range(found.count)], as_json=options.json)
     if options.json:
         return 0
@@ -67,8 +67,7 @@ def run(arguments: list[str]) -> int:
         say(f"{found.count} clusters were chosen: silhouette {value:.3f}, {rule}; --clusters N sets the number")
     if found.nmi is not None:
         say(f"NMI with the known labels {found.nmi:.3f} (0: unrelated, 1: the same groups)")
-    sheet_note = f", contact sheet: {options.sheet}" if options.sheet != "none" else ""
-    say(f"clusters of all images: {options.out}{sheet_note}")
+    say(f"clusters of all images: {options.out}" + (f", contact sheet: {sheet}" if sheet else ""))
     return 0
 
 

@@ -45,7 +45,8 @@ def run(arguments: list[str]) -> int:
     with hold_stops():
         from aag.serving.dedupe import count_missing, duplicates_sheet, find_duplicates, write_duplicates
         from aag.serving.embed import Embedder, load_or_embed
-        from aag.serving.sheets import write_sheet
+        from aag.serving.sheets import parse_sheet_option, write_sheet
+    sheet = parse_sheet_option(options.sheet)
     embedder = Embedder(options.model, device=options.device)
     with embedding_progress() as progress:
         table = load_or_embed(embedder, options.images, data_root=options.data_root, on_progress=progress)
@@ -58,8 +59,8 @@ def run(arguments: list[str]) -> int:
             on_progress=progress,
         )
     write_duplicates(options.out, found)
-    if options.sheet != "none" and found:
-        write_sheet(Path(options.sheet), duplicates_sheet(table, found, data_root=options.data_root))
+    if sheet and found:
+        write_sheet(sheet, duplicates_sheet(table, found, data_root=options.data_root))
     if missing := count_missing(table, found):
         folder = table.metadata.get("source") or "the current folder"
         Printer(make_console(stderr=True))(
@@ -80,8 +81,7 @@ def run(arguments: list[str]) -> int:
     groups, identical = found[-1].group, sum(each.identical for each in found)
     removable = f"{len(found) - groups:,} of {len(table):,} images can be removed"
     say(f"{pluralize(groups, 'group')}; {removable}, {identical:,} of them identical to the image to keep")
-    sheet = f", contact sheet: {options.sheet}" if options.sheet != "none" else ""
-    say(f"nothing was deleted; list: {options.out}{sheet}")
+    say(f"nothing was deleted; list: {options.out}" + (f", contact sheet: {sheet}" if sheet else ""))
     return 0
 
 

@@ -45,7 +45,8 @@ def run(arguments: list[str]) -> int:
     with hold_stops():
         from aag.serving.embed import Embedder, load_or_embed
         from aag.serving.search import search, search_sheet
-        from aag.serving.sheets import write_sheet
+        from aag.serving.sheets import parse_sheet_option, write_sheet
+    sheet = parse_sheet_option(options.sheet)
     if not options.queries:
         raise AAGError("no query given; name an image file after the images")
     for query in options.queries:  # before the images are embedded, which may take long
@@ -61,10 +62,10 @@ def run(arguments: list[str]) -> int:
         )
     else:
         _print_tables(found)
-    if options.sheet != "none":
-        write_sheet(Path(options.sheet), search_sheet(table, found, data_root=options.data_root))
+    if sheet:
+        write_sheet(sheet, search_sheet(table, found, data_root=options.data_root))
         if not options.json:
-            Printer()(f"contact sheet: {options.sheet}")
+            Printer()(f"contact sheet: {sheet}")
     return 0
 
 

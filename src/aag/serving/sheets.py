@@ -88,10 +88,20 @@ def make_sheet(sections: Sequence[Section], *, title: str = "", columns: int = 8
     return sheet
 
 
-def write_sheet(path: Path, sheet: Image.Image) -> None:
-    """Write a sheet as PNG, atomically."""
+def parse_sheet_option(text: str) -> Path | None:
+    """Return the file that --sheet names, checked before long work begins; None if it is none."""
+    return None if text == "none" else check_sheet_path(Path(text))
+
+
+def check_sheet_path(path: Path) -> Path:
     if path.suffix.lower() != ".png":
         raise AAGError(f"a contact sheet is a .png, not {path.name!r}; give a name such as {path.stem}.png")
+    return path
+
+
+def write_sheet(path: Path, sheet: Image.Image) -> None:
+    """Write a sheet as PNG, atomically."""
+    check_sheet_path(path)
     with explain_write_errors(path), atomic_write_path(path) as temporary:
         sheet.save(temporary, format="PNG")
 
