@@ -11,7 +11,7 @@ from torch import nn
 
 from aag.data import TrainTestSets
 from aag.methods import Method
-from aag.training.callbacks import KNN, Callback, Health
+from aag.training.callbacks import KNN, Health
 from aag.training.encoders import build_encoder
 from aag.training.settings import RunSettings
 from aag.training.trainer import Trainer
@@ -25,21 +25,27 @@ class Speed(NamedTuple):
     start: float  # preparing and compiling
 
 
-class _SpeedTimer(Callback):
-    """Add up the time of the evaluations, and start the time limit when the first ones are done."""
+class _TimedTrainer(Trainer):
+    """Stops after `seconds` of steps. Adds up the time of evaluations, and what the method prepares for each epoch."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.evaluation, self.ends = seconds, 0.0, float("inf")
+    def __init__(self, *parts: Any, seconds: float, **options: Any) -> None:
+        super().__init__(*parts, should_stop=lambda: time.monotonic() > self.ends, **options)
+        self.seconds, self.ready, self.ends, self.evaluation = seconds, 0.0, float("inf"), 0.0
+        self.preparing: list[float] = []
 
-    def on_log(self, trainer: Trainer, row: dict[str, Any]) -> None:
-        self.evaluation += row.get("evaluation_seconds", 0.0)
+    def log(self, *rows: dict[str, Any]) -> None:
+        super().log(*rows)
+        self.evaluation += sum(row.get("evaluation_seconds", 0.0) for row in rows)
 
-    def on_epoch(self, trainer: Trainer) -> None:
-        if trainer.epoch == 0:
-            self.ends = time.monotonic() + self.seconds
-
-    def is_over(self) -> bool:
-        return time.monotonic() > self.ends
+    def begin_epoch(self, epoch: int) -> None:
+        started = time.monotonic()
+        super().begin_epoch(epoch)
+        if self.runtime.device.type == "cuda":
+            torch.cuda.synchronize(self.runtime.device)
+        now = time.monotonic()
+        if not self.preparing:
+            self.ready, self.ends = started, now + self.seconds
+        self.preparing.append(now - started)
 
 
 def measure_speed(
@@ -53,24 +59,23 @@ def measure_speed(
 ) -> Speed:
     """Train copies for about `seconds` and return their speed. `runtime`: arguments of `Trainer`, such as device."""
     started = time.monotonic()
-    timer = _SpeedTimer(seconds)
     train = settings.train
-    epochs = train.rounds * (10**7 // train.rounds)  # the most that the settings accept: the timer stops training
+    epochs = train.rounds * (10**7 // train.rounds)  # the most that the settings accept: the time limit stops training
     # With --low-res-size, the run takes less time than measured.
     full_size: dict[str, Any] = {"low_res_size": None, "low_res_until": type(train).low_res_until}
-    trainer = Trainer(
+    trainer = _TimedTrainer(
         build_encoder(settings, sets[0], copy.deepcopy(backbone)),
         copy.deepcopy(method) or settings.new_method(),
         sets[0],
         replace(train, epochs=epochs, start_from=None, pretrained=None, **full_size),
-        callbacks=(KNN(*sets, every=0), Health(every=0), timer),
-        should_stop=timer.is_over,
+        callbacks=(KNN(*sets, every=0), Health(every=0)),
+        seconds=seconds,
         **runtime,
     )
     trainer.fit()
-    steps = max(1, trainer.position()["step"])
-    start = timer.ends - timer.seconds - started - timer.evaluation
-    speed = Speed(trainer.progress.seconds / steps * trainer.steps_per_epoch, timer.evaluation, start)
+    step = (trainer.progress.seconds - sum(trainer.preparing)) / max(1, trainer.position()["step"])
+    epoch = step * trainer.steps_per_epoch + sum(trainer.preparing) / len(trainer.preparing)
+    speed = Speed(epoch, trainer.evaluation, trainer.ready - started - trainer.evaluation)
     del trainer  # with its memory on the GPU
     gc.collect()
     if torch.cuda.is_available():
