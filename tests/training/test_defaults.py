@@ -101,6 +101,8 @@ def test_epochs_within_a_time():
     assert epochs_within(600, 1.0, 5.0, 5) == 295  # each epoch pays a fifth of an evaluation, and two more
     assert epochs_within(1, 60.0, 5.0, 5) == 1
     assert epochs_within(40, 2.0, 2.0, 5) == 9  # every epoch is evaluated in so short a run
+    assert epochs_within(60, 1.0, 5.0, 1000) == 8
+    assert epochs_within(60, 1.0, 5.0, 1000, adapt=False) == 49  # as --knn-every 1000 asks
     assert [evaluation_interval(5, epochs) for epochs in (3, 20, 50, 200)] == [1, 2, 5, 5]
     assert evaluation_interval(0, 100) == 0
 

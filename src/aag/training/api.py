@@ -220,6 +220,7 @@ def train_run(
         for line in describe_choices(plan.choices):
             say(line)
         run, settings, every = plan.run, plan.settings, execution.knn_every
+        adapt = bool(for_folder or execution.minutes) and "knn_every" not in given
         choose_threads(device)  # before other cores decode
         progress = decoding_progress if is_main() else None
         sets = sets or first_per_machine(lambda: _load(plan.settings, execution, progress, stack))
@@ -233,10 +234,10 @@ def train_run(
         if plan.minutes:
             say(f"         measuring the speed, for {pluralize(plan.minutes, 'minute')} of training …")
             settings, choice = _choose_epochs(
-                settings, sets, plan.minutes, every, method=method, backbone=backbone, **runtime
+                settings, sets, plan.minutes, every, adapt, method=method, backbone=backbone, **runtime
             )
             say(describe_choices([*plan.choices, choice])[-1])
-        if (for_folder or execution.minutes) and "knn_every" not in given:
+        if adapt:
             every = evaluation_interval(every, settings.train.epochs)
         encoder = build_encoder(settings, sets[0], backbone, on_main(lambda: _stored_normalisation(run, settings)))
         trainer = Trainer(
@@ -307,15 +308,15 @@ def _load(
 
 
 def _choose_epochs(
-    settings: RunSettings, sets: TrainTestSets, minutes: float, every: int, **parts: Any
+    settings: RunSettings, sets: TrainTestSets, minutes: float, every: int, adapt: bool, **parts: Any
 ) -> tuple[RunSettings, Choice]:
     """Measure the speed, and set as many epochs as fit into `minutes`, with one evaluation per `every` epochs.
 
-    parts: arguments of `measure_speed`.
+    adapt: a short run has more evaluations, see `epochs_within`. parts: arguments of `measure_speed`.
     """
     measured = measure_speed(settings, sets, seconds=min(10.0, max(1.0, 3 * minutes)), **parts)
     speed = on_main(lambda: measured)
-    epochs = epochs_within(60 * minutes - speed.start, speed.epoch, speed.evaluation, every)
+    epochs = epochs_within(60 * minutes - speed.start, speed.epoch, speed.evaluation, every, adapt=adapt)
     settings = with_epochs(settings, epochs).resolve(settings.train.precision)
     return settings, Choice("epochs", settings.train.epochs, epochs_reason(speed.start, speed.epoch, minutes))
 

@@ -188,13 +188,18 @@ def epochs_reason(start: float, epoch: float, minutes: float) -> str:
     return f"fit into {length}, at {each} each"
 
 
-def epochs_within(seconds: float, epoch_seconds: float, evaluation_seconds: float, every: int) -> int:
-    """Return the epochs that fit into `seconds`, with evaluations before, after and every `every` epochs (0: none)."""
+def epochs_within(
+    seconds: float, epoch_seconds: float, evaluation_seconds: float, every: int, *, adapt: bool = True
+) -> int:
+    """Return the epochs that fit into `seconds`, with evaluations before, after and every `every` epochs (0: none).
+
+    adapt: `every` will be reduced by `evaluation_interval`.
+    """
     while True:
         share = evaluation_seconds / every if every else 0.0
         epochs = max(1, min(MAX_EPOCHS, int((seconds - 2 * evaluation_seconds) / (epoch_seconds + share))))
         shorter = evaluation_interval(every, epochs)
-        if shorter == every:
+        if not adapt or shorter == every:
             return epochs
         every = shorter
 
