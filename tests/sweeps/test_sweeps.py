@@ -57,6 +57,10 @@ def test_rows_are_ranked_best_first_and_the_same_call_reuses_them(sweep, freed, 
     assert [row["values"] for row in stored["rows"]] == [row.values for row in more.rows]
 
 
+def test_the_device_may_be_an_object_as_for_train(sweep):
+    assert sweep({"lr": [0.03]}, device=torch.device("cpu")).is_complete
+
+
 def test_test_images_are_never_used(sweep, images, tmp_path):
     plain = sweep({"lr": [0.03, 0.1]})
     garbage = aag.ImageSet(

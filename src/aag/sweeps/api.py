@@ -68,6 +68,8 @@ def sweep(
     candidates = build_candidates(all_values, lambda each: make_candidate(each, source, shared))
     if root := execution_options.get("data_root"):
         execution_options["data_root"] = Path(root)
+    if "device" in execution_options:
+        execution_options["device"] = str(execution_options["device"])
     execution = Execution.for_recipe(candidates[0].recipe, candidates[0].settings, **execution_options)
     plan = SweepPlan(
         candidates,
