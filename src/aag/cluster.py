@@ -146,7 +146,7 @@ def mutual_information(a: Tensor, b: Tensor) -> Tensor:
         return -(share * share.log()).sum()
 
     both = entropy(a) + entropy(b)
-    pairs = a * (b.max() + 1) + b
+    pairs = a * (b.max() - b.min() + 1) + b
     return torch.where(both > 0, 2 * (both - entropy(pairs)) / both, 1.0)
 
 
