@@ -78,7 +78,7 @@ class Run:
                 if len(listed) > 6:
                     listed[5:] = [f"{len(listed) - 5} more"]
                 advice = "choose another --out"
-                if different.keys() == {"epochs"}:
+                if different.keys() == {"epochs"} and there["train"]["epochs"] < settings["train"]["epochs"]:
                     advice = (
                         "this schedule depends on the number of epochs, so the run cannot be extended; "
                         f"to train on from its weights use --from {shlex.quote(str(self.folder))} with another --out"
