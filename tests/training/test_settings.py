@@ -2,12 +2,13 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import pytest
 
 from aag import AAGError
+from aag.methods import MethodSettings
 from aag.runs import differences, flatten
 from aag.settings import Range, Settings, from_json, to_json
 from aag.training import Execution, RunSettings, recipe_settings
@@ -179,3 +180,12 @@ def test_annotations_are_the_whole_declaration():
     ):
         with pytest.raises(AAGError, match=message):
             Own(**wrong)
+
+
+def test_a_method_may_not_have_a_setting_with_the_name_of_another_option():
+    @dataclass(frozen=True)
+    class MySettings(MethodSettings):
+        momentum: float = 0.99
+
+    with pytest.raises(AAGError, match="aag has settings with the names of other options: momentum; rename them"):
+        replace(PAPER, method_settings=MySettings())

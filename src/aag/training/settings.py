@@ -61,6 +61,13 @@ class RunSettings:
     method_settings: MethodSettings
     train: TrainSettings
 
+    def __post_init__(self) -> None:
+        others = {field.name for part in (self.data, self.encoder, self.train) for field in fields(part)}
+        if taken := [field.name for field in fields(self.method_settings) if field.name in {"data", "method", *others}]:
+            raise AAGError(
+                f"--method {self.method} has settings with the names of other options: {', '.join(taken)}; rename them"
+            )
+
     @property
     def method_type(self) -> type[Method]:
         return load_method(self.method)
