@@ -24,8 +24,18 @@ def provenance(device: str = "cpu") -> dict[str, object]:
 
 
 def core_count() -> int:
-    """Return the number of CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use; hyper-threads count."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def physical_core_count() -> int:
+    """Return the number of cores without counting hyper-threads, which is how many threads PyTorch takes with MKL."""
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    files = [Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") for cpu in cpus]
+    try:
+        return len({file.read_text() for file in files}) or core_count()
+    except OSError:
+        return core_count()
 
 
 @cache

@@ -1,6 +1,7 @@
 """Which encoders our kernels train, and why others do without; how many threads a CPU uses."""
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -99,20 +100,22 @@ def test_unknown_modes_and_devices_are_refused():
         choose_precision(CPU, "bf16")
 
 
+@pytest.mark.parametrize("per_core", [1, 2])  # with two threads per core, PyTorch uses half of them
 @pytest.mark.parametrize(("seconds", "chosen"), [({4: 1.0, 1: 2.0}, 4), ({4: 2.0, 1: 1.0}, 1)])
-def test_all_cores_or_one_are_used_whichever_is_faster(seconds, chosen, monkeypatch):
-    now, threads = [0.0], [4]
+def test_all_cores_or_one_are_used_whichever_is_faster(seconds, chosen, per_core, monkeypatch):
+    now, threads, seconds = [0.0], [4], dict(seconds)
 
     def clock() -> float:
         now[0] += seconds[threads[0]] / 2
         return now[0]
 
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(4))
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(4 * per_core))
+    monkeypatch.setattr(Path, "read_text", lambda file: str(int(file.parts[-3][3:]) // per_core))
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
     monkeypatch.setattr(torch, "set_num_threads", lambda count: threads.__setitem__(0, count))
     monkeypatch.setattr(runtime, "time", SimpleNamespace(perf_counter=clock))
-    monkeypatch.setattr(runtime, "_chose_one_thread", False)
+    monkeypatch.setattr(runtime, "_replaced_threads", 0)
     choose_threads(CPU)
     assert threads == [chosen]
     seconds.update({4: 1.0, 1: 2.0})  # the other cores are idle again

@@ -13,12 +13,12 @@ from aag.distributed import backend, is_distributed, read_launch
 from aag.errors import AAGError
 from aag.kernels import unavailable_reason
 from aag.nets import unsupported_reason
-from aag.provenance import core_count
+from aag.provenance import core_count, physical_core_count
 from aag.settings import Precision
 from aag.text import pluralize
 
 COMPILE_MODES = ("auto", "on", "off")
-_chose_one_thread = False  # by `choose_threads`, not by the user
+_replaced_threads = 0  # of which `choose_threads` made one; 0 if it did not
 
 
 @dataclass(frozen=True)
@@ -136,15 +136,15 @@ def choose_threads(device: torch.device) -> None:
     Threads wait for each other after every operation. If other processes use some of the cores, all of ours wait for
     the slowest, and one thread alone is several times faster. A later call decides anew.
     """
-    global _chose_one_thread
+    global _replaced_threads
     threads = torch.get_num_threads()
-    if threads == 1 and _chose_one_thread:
-        threads = core_count()
+    if threads == 1 and _replaced_threads:
+        threads = _replaced_threads
     if (
         device.type != "cpu"
         or is_distributed()
         or threads == 1
-        or threads != core_count()
+        or threads not in (core_count(), physical_core_count())  # PyTorch's defaults; else the user has chosen
         or "OMP_NUM_THREADS" in os.environ
     ):
         return
@@ -159,8 +159,8 @@ def choose_threads(device: torch.device) -> None:
 
     seconds(threads)  # the first call sets up
     many, one = (min(seconds(count) for _ in range(2)) for count in (threads, 1))
-    _chose_one_thread = one < many
-    torch.set_num_threads(1 if _chose_one_thread else threads)
+    _replaced_threads = threads if one < many else 0
+    torch.set_num_threads(1 if one < many else threads)
 
 
 def free_memory() -> None:
