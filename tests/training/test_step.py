@@ -222,6 +222,14 @@ def test_wrong_parts_are_refused(images, photographs):
         Trainer(encoder, method, images, callbacks=[Callback])
     with pytest.raises(AAGError, match="Trainer takes run of type Run, not str"):
         make(images, "runs/mine")
+    for options, message in (
+        ({"keep_checkpoints": 0}, "keep_checkpoints must be at least 1"),  # it would delete every checkpoint
+        ({"checkpoint_minutes": "1"}, "checkpoint_minutes must be a number"),
+        ({"on_nan": "Retry"}, "unknown on nan 'Retry'; did you mean retry"),
+        ({"images_on": "gpu"}, "unknown images on 'gpu'; known: auto, device, host"),
+    ):
+        with pytest.raises(AAGError, match=message):
+            Trainer(encoder, method, images, settings, **options)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from aag.settings import Range, Settings, option, to_json
 from aag.text import pluralize
 from aag.training.callbacks import KNN, Callback, Health, ListSkipped
 from aag.training.checkpoints import Checkpoints
-from aag.training.checks import check_same_images
+from aag.training.checks import CheckpointMinutes, ImagesOn, KeepCheckpoints, OnNaN, check_same_images
 from aag.training.defaults import (
     Choice,
     Plan,
@@ -62,17 +62,17 @@ class Execution(Settings):
     influence training."""
     minutes: Annotated[float, Range(above=0)] | None = None
     """Minutes to train for: measures the speed, and chooses as many epochs as fit, with their evaluations."""
-    checkpoint_minutes: Annotated[float, Range(at_least=0)] = 1.0
+    checkpoint_minutes: CheckpointMinutes = 1.0
     """Minutes between checkpoints; one is also written at the end and on Ctrl-C."""
-    keep_checkpoints: Annotated[int, Range(at_least=1, at_most=100)] = 2
+    keep_checkpoints: KeepCheckpoints = 2
     """Number of checkpoints to keep. If the newest is damaged, the run resumes from the one before it."""
-    on_nan: Literal["stop", "retry"] = "stop"
+    on_nan: OnNaN = "stop"
     """What to do if the loss is NaN or infinite. retry: resume once from the last checkpoint at half the learning
     rate."""
     deterministic: bool = False
     """Make runs with the same seed equal bit by bit on one GPU; slower. CPU runs always are, with the same number of
     threads."""
-    images_on: Literal["auto", "device", "host"] = "auto"
+    images_on: ImagesOn = "auto"
     """device: images are copied to the GPU before training; host: read ahead from memory or disk while training.
     auto: host where they take more than a third of the GPU's free memory."""
     track: TrackerName | None = None

@@ -1,6 +1,7 @@
 """Checks of `Trainer`: parts of the wrong type or size, and batches that processes cannot divide."""
 
 from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
 from aag.augment.base import CentreCropped
 from aag.data import ImageSet
@@ -9,8 +10,13 @@ from aag.errors import AAGError, describe
 from aag.methods import Method
 from aag.nets import Encoder
 from aag.runs import Run
-from aag.settings import TrainSettings
+from aag.settings import Range, TrainSettings, check_value
 from aag.training.callbacks import Callback
+
+CheckpointMinutes = Annotated[float, Range(at_least=0)]
+KeepCheckpoints = Annotated[int, Range(at_least=1, at_most=100)]
+OnNaN = Literal["stop", "retry"]
+ImagesOn = Literal["auto", "device", "host"]
 
 
 def check_types(
@@ -27,6 +33,14 @@ def check_types(
     for each in callbacks:
         if not isinstance(each, Callback):
             raise AAGError(f"a callback is an object of a subclass of aag.training.Callback, not {describe(each)}")
+
+
+def check_execution(checkpoint_minutes: Any, keep_checkpoints: Any, on_nan: Any, images_on: Any) -> None:
+    """Raise unless Trainer's arguments of these names have values that it knows."""
+    check_value("checkpoint_minutes", checkpoint_minutes, CheckpointMinutes)
+    check_value("keep_checkpoints", keep_checkpoints, KeepCheckpoints)
+    check_value("on_nan", on_nan, OnNaN)
+    check_value("images_on", images_on, ImagesOn)
 
 
 def check_sizes(encoder: Encoder, images: ImageSet, settings: TrainSettings) -> None:

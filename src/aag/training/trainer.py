@@ -20,7 +20,7 @@ from aag.runs import Run
 from aag.settings import TrainSettings
 from aag.training.callbacks import Callback
 from aag.training.checkpoints import LoadedCheckpoint
-from aag.training.checks import check_types
+from aag.training.checks import check_execution, check_types
 from aag.training.deterministic import deterministic_algorithms, restore_threads
 from aag.training.engine import Engine
 from aag.training.finite import RETRY_FACTOR, check_history, check_state, explain_failure
@@ -66,6 +66,7 @@ class Trainer(Engine):
         settings = settings or TrainSettings()
         self.callbacks = tuple(callbacks)
         check_types(encoder, method, images, settings, run, self.callbacks)
+        check_execution(checkpoint_minutes, keep_checkpoints, on_nan, images_on)
         super().__init__(
             encoder, method, images, settings, device=device, compile=compile, deterministic=deterministic,
             images_on=images_on, load_weights=not (run and run.checkpoints()),
