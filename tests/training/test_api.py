@@ -200,6 +200,8 @@ def test_weights_that_do_not_fit_are_refused(train):
     first = train()
     with pytest.raises(AAGError, match=r"of resnet18 \(width 4\) and do not fit resnet18 \(width 8\)"):
         train(out="wide", start_from=str(first.run.folder), width=8)
+    with pytest.raises(AAGError, match=r"\(width 4\) and do not fit timm/resnet10t; give the same network and size$"):
+        train(out="timm", start_from=str(first.run.folder), network="timm/resnet10t")
     with pytest.raises(AAGError, match="no such file or folder: nowhere"):
         train(out="other", start_from="nowhere")
 

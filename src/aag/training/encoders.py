@@ -56,12 +56,18 @@ def load_start_weights(encoder: Encoder, path: str) -> None:
         encoder.backbone.load_state_dict(other.backbone.state_dict())
     except RuntimeError as error:
         raise AAGError(
-            f"the weights of {path} are of {other.spec.network} (width {other.spec.width}) and do not fit "
-            f"{encoder.spec.network} (width {encoder.spec.width}); give the same --network and --width"
+            f"the weights of {path} are of {_describe_network(other.spec)} and do not fit "
+            f"{_describe_network(encoder.spec)}; give the same network and size"
         ) from error
     head, other_head = encoder.head.state_dict(), other.head.state_dict()
     if {name: value.shape for name, value in head.items()} == {n: value.shape for n, value in other_head.items()}:
         encoder.head.load_state_dict(other_head)
+
+
+def _describe_network(spec: EncoderSpec) -> str:
+    sizes = {"width": spec.width, "depth": spec.depth}
+    known = ", ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
+    return f"{spec.network} ({known})" if known else spec.network
 
 
 def zero_init_residual(encoder: Encoder) -> None:
