@@ -164,6 +164,7 @@ def test_processes_use_a_group_that_exists_and_leave_it(folder):
 @pytest.mark.parametrize(
     ("own_code", "message"),
     [
+        ("zero_init = rank == 1", "--zero-init-residual is False in process 0 and True in process 1; start all with"),
         ("knn_every = rank + 1", "--knn-every is 1 in process 0 and 2 in process 1; start all with the same command"),
         (
             "images = images[: 96 - 16 * rank]",
@@ -177,9 +178,10 @@ def test_processes_with_other_data_or_settings_stop_at_once(folder, own_code, me
     code = (
         "import os, numpy as np, aag\n"
         "from aag.distributed import ReportedByMainError\n"
-        "rank, knn_every, images = int(os.environ['RANK']), 1, np.load('tiny.npz')['train_images']\n"
+        "rank, knn_every, zero_init, images = int(os.environ['RANK']), 1, False, np.load('tiny.npz')['train_images']\n"
         f"{own_code}\n"
         "options = dict(width=4, epochs=2, batch_size=16, lr=1e-4, device='cpu', knn_every=knn_every)\n"
+        "options['zero_init_residual'] = zero_init\n"
         "try:\n"
         "    aag.train(images, out='differs', **options)\n"
         "except aag.AAGError as error:\n"

@@ -18,8 +18,8 @@ from aag.evaluate.health import verdict
 from aag.methods import Method, register_method
 from aag.nets import Encoder
 from aag.nets.pretrained import Normalisation
-from aag.runs import Run, RunSummary, flatten, summarize
-from aag.settings import Range, Settings, option, to_json
+from aag.runs import Run, RunSummary, summarize
+from aag.settings import Range, Settings, option
 from aag.text import pluralize
 from aag.training.callbacks import KNN, Callback, Health, ListSkipped
 from aag.training.checkpoints import Checkpoints
@@ -280,7 +280,7 @@ def _check_plan(plan: Plan, sets: TrainTestSets | None, backbone: nn.Module | No
 
 def _command_options(settings: RunSettings, recipe: str, execution: Execution) -> dict[str, Any]:
     """Return the options that all processes must share. Devices and folders may differ; only the main one has a run."""
-    options = {"recipe": recipe, **flatten(settings.to_json()), **to_json(execution)}
+    options = {"recipe": recipe, **settings.options(), **vars(execution)}
     return {option(name): value for name, value in options.items() if name not in ("out", "device", "data_root")}
 
 
