@@ -204,6 +204,11 @@ def test_a_trainer_that_was_stopped_goes_on(images):
     assert events.seen.count("epoch 0") == 1
 
 
+def test_one_process_does_not_hash_images_to_compare_them(images, monkeypatch):
+    monkeypatch.setattr(ImageSet, "fingerprint", lambda images: pytest.fail("hashed"))
+    assert make(images).fit()
+
+
 def test_wrong_parts_are_refused(images, photographs):
     encoder, method, settings = make(images).encoder, make(images).method, TrainSettings(batch_size=16)
     gray = ImageSet("gray", photographs[:80, :1].contiguous())
