@@ -1,6 +1,7 @@
 """`aag.sweep` from Python, on tiny runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,12 @@ def test_rows_are_ranked_best_first_and_the_same_call_reuses_them(sweep, freed, 
 
 def test_the_device_may_be_an_object_as_for_train(sweep):
     assert sweep({"lr": [0.03]}, device=torch.device("cpu")).is_complete
+
+
+def test_runs_on_other_images_are_not_reused(sweep, images):
+    sweep({"lr": [0.03]})
+    with pytest.raises(aag.AAGError, match=r"the images of sample are not those .*; choose another --out"):
+        sweep({"lr": [0.03]}, source=replace(images, images=images.images.flip(3)))
 
 
 def test_test_images_are_never_used(sweep, images, tmp_path):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from aag.data import ImageSet
 from aag.distributed import read_launch
 from aag.errors import AAGError
 from aag.files import as_path
@@ -26,9 +27,11 @@ from aag.sweeps.results import (
 )
 from aag.training import Execution, RunSettings
 from aag.training.api import check_run
+from aag.training.checkpoint import read_images
 from aag.training.commands import evaluate_command, train_command
 from aag.training.defaults import Choice, Plan, plan_run
 from aag.training.runtime import find_device
+from aag.training.saving import other_images_error
 
 
 @dataclass(frozen=True)
@@ -153,13 +156,14 @@ class SweepPlan:
             raise AAGError(f"{self.data.source} has no labels, which --rank-by {wanted} needs; use --rank-by agreement")
         if self.measure == "agreement":
             self._check_same_views()
-        train, test = self.images.load(self._plan_run(first).settings)
+        settings = self._plan_run(first).settings
+        train, test = self.images.load(settings)
         self.train_count, self.held_out_count = len(train), None if test is None else len(test)
         for candidate in self._valid_candidates:
             for _, epochs in self.rungs:
                 for trial in self.trials(candidate, epochs):
-                    if trial.run.exists():
-                        self.resolve(trial)
+                    if trial.run.exists() and self.resolve(trial).data == settings.data:
+                        _check_images(trial.run, train)
 
     def _check_same_views(self) -> None:
         """Raise if candidates are measured on different views: weaker ones agree more, whatever is learned."""
@@ -261,3 +265,9 @@ class SweepPlan:
                 line += f" && {evaluate_command(trial.run.folder, execution)}"
             lines.append(line)
         return lines
+
+
+def _check_images(run: Run, images: ImageSet) -> None:
+    """Raise if a run was trained on other images: its result must not be ranked with those of these images."""
+    if read_images(run.checkpoint) not in (None, images.fingerprint()):
+        raise other_images_error(images, run)

@@ -45,6 +45,15 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, state
 
 
+def read_images(path: Path) -> str | None:
+    """Return the hash of the images that a checkpoint was trained on; None where it cannot be read."""
+    try:
+        found = parse_json(tensor_files.read_header(path).metadata["aag"])["state"]["images"]
+    except (AAGError, ValueError, KeyError, TypeError):
+        return None
+    return str(found)
+
+
 def _check_state(path: Path, state: Any) -> None:
     values = state if isinstance(state, dict) else {}
     for name, expected in _STATE_TYPES.items():

@@ -74,7 +74,7 @@ class RunSaver:
         if other:
             raise AAGError(f"{path} belongs to a run with another {', '.join(sorted(other))}; choose another --out")
         if found.state["images"] != self.images.fingerprint():
-            raise self._other_images_error()
+            raise other_images_error(self.images, self.run)
         self._check_pixels(found.state.get("pixels", ""))
         if EncoderSpec.from_json(found.state["spec"]) != self.encoder.spec:
             raise AAGError(f"{path} belongs to another network; choose another --out")
@@ -108,11 +108,10 @@ class RunSaver:
     def _check_pixels(self, found: str) -> None:
         """Raise if images that were decoded while training are not those of the checkpoint that was resumed."""
         if found and self._pixels and found != self._pixels:
-            raise self._other_images_error()
+            raise other_images_error(self.images, self.run)
         self._pixels = found or self._pixels
 
-    def _other_images_error(self) -> AAGError:
-        return AAGError(
-            f"the images of {self.images.name} are not those that {self.run.folder} was trained on; "
-            "choose another --out"
-        )
+
+def other_images_error(images: ImageSet, run: Run) -> AAGError:
+    """Return the error for a run that was trained on other images than these."""
+    return AAGError(f"the images of {images.name} are not those that {run.folder} was trained on; choose another --out")
