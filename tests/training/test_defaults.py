@@ -20,6 +20,7 @@ from aag.training.defaults import (
     evaluation_interval,
     folder_options,
     halve_until_it_fits,
+    plan_run,
     slow_network_warning,
     with_epochs,
 )
@@ -94,6 +95,12 @@ def test_with_epochs_keeps_rounds_and_warm_up_possible():
     short = with_epochs(settings, 11).train
     assert (short.epochs, short.rounds, short.warmup_epochs) == (8, 4, 1)
     assert with_epochs(settings, 1).train.epochs == 4
+
+
+def test_the_warm_up_fits_the_epochs_that_minutes_choose(tmp_path):
+    settings = recipe_settings("demo").replace(optimizer="lars")  # 9 epochs
+    plan = plan_run(settings, "demo", (), tmp_path / "run", 60.0, CPU, for_folder=False)
+    assert with_epochs(plan.settings, 500).resolve().train.warmup_epochs == 10
 
 
 def test_epochs_within_a_time():

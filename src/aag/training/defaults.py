@@ -75,6 +75,7 @@ def plan_run(
         settings, choices = choose_for_folder(settings, given, device)
         if device.type == "cpu" and "epochs" not in given:
             minutes = minutes or CPU_MINUTES
+    chooses_warmup = settings.train.warmup_epochs is None
     settings = settings.resolve(choose_precision(device, settings.train.precision))
     if device.type == "cuda" and any(each.name == "batch_size" for each in choices):
         batch = fit_batch(settings, device)
@@ -84,6 +85,8 @@ def plan_run(
             choices.append(Choice("batch_size", batch, "what fits into the GPU's memory"))
     if minutes:
         choices = [each for each in choices if each.name != "epochs"]
+        if chooses_warmup:
+            settings = settings.replace(warmup_epochs=None)  # it depends on the epochs
     return Plan(run, name, settings, minutes, choices)
 
 
