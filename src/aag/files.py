@@ -17,7 +17,8 @@ from aag.errors import AAGError, describe
 from aag.text import readable_bytes
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")  # of `atomic_write_path`, with the name of the file
-MAX_TEXT = 100_000_000  # bytes of a text file; a log has a few hundred per epoch
+MAX_TEXT = 100_000_000  # bytes of a text file
+MAX_LOG = 1_000_000_000  # bytes of a run's log, which has about 130 per 50 steps
 MAX_JSON = 1_000_000  # bytes of settings, which have a few thousand
 STALE_SECONDS = 3600.0  # older temporary files are leftovers: no write takes this long
 
@@ -100,7 +101,8 @@ def read_text(path: Path, errors: str = "strict", at_most: int = MAX_TEXT) -> st
     Raises OSError, and ValueError for other bytes unless `errors` allows them.
     """
     with open_regular(path) as file:
-        if len(content := file.read(at_most + 1)) > at_most:
+        # A file that grows while it is read has no size to trust.
+        if os.fstat(file.fileno()).st_size > at_most or len(content := file.read(at_most + 1)) > at_most:
             raise OSError(None, f"it has more than {readable_bytes(at_most)}")
         return content.decode("utf-8", errors)
 

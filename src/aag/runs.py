@@ -12,6 +12,7 @@ from typing import Any
 
 from aag.errors import AAGError
 from aag.files import (
+    MAX_LOG,
     as_path,
     explain_write_errors,
     parse_json,
@@ -172,7 +173,7 @@ class Run:
     def metrics(self) -> list[Json]:
         """Return the rows logged so far; lines that are cut off or damaged are skipped."""
         try:
-            return parse_rows(read_text(self.metrics_file, errors="replace"))
+            return parse_rows(read_text(self.metrics_file, errors="replace", at_most=MAX_LOG))
         except FileNotFoundError:
             return []
         except OSError as error:
