@@ -136,6 +136,19 @@ def test_damaged_shard_loses_only_its_own_rest(tmp_path, images, root):
     assert found.skipped[0].startswith("001: damaged after")
 
 
+def test_holdout_of_a_shard_that_ends_inside_an_image(tmp_path, images, root):
+    """If that image is not wanted, it is not read, and the damage is found one sample later."""
+    write_shards(tmp_path / "shards", images, classes=2)
+    with tarfile.open(tmp_path / "shards/000.tar") as shard:
+        ends = [member.offset_data + member.size for member in shard if member.name.endswith(".png")]
+    for end in ends[4:]:
+        os.truncate(tmp_path / "shards/000.tar", end - 100)
+        whole = data.load(tmp_path / "shards", image_size=16)
+        train, test = data.load_pair(tmp_path / "shards", image_size=16, holdout=0.3)
+        assert sorted([*train.names, *test.names]) == whole.names
+        write_shards(tmp_path / "shards", images, classes=2)
+
+
 def test_damaged_header_is_not_taken_for_the_end(tmp_path, images, root):
     path = write_tar(tmp_path / "a.tar", {f"{i}.png": image for i, image in enumerate(images[:3])})
     content = bytearray(path.read_bytes())

@@ -69,28 +69,33 @@ def number_labels(
 
 def _hold_out(shards: Shards, fraction: float) -> dict[str, Shards]:
     @cache
-    def held_out() -> np.ndarray:
+    def held_out() -> list[np.ndarray]:
         scan = shards.scan()
         numbers, _ = number_labels({"train": scan.labels}, shards.class_names())
         if not numbers:
             raise NoLabelsError(shards.location)
-        return choose_held_out(scan.hashes, numbers["train"], fraction)
+        return _by_shard(choose_held_out(scan.hashes, numbers["train"], fraction), scan.counts)
 
     return {
-        "train": shards.select(lambda: ~held_out(), f"train {fraction:g}"),
+        "train": shards.select(lambda: [~mask for mask in held_out()], f"train {fraction:g}"),
         "test": shards.select(held_out, f"test {fraction:g}"),
     }
 
 
 def _limit(shards: Shards, limit: int) -> Shards:
-    def chosen() -> np.ndarray:
-        keep = np.zeros(len(shards.scan().labels), bool) if shards.keep is None else shards.keep().copy()
-        among = np.flatnonzero(keep) if shards.keep else np.arange(len(keep))
+    def chosen() -> list[np.ndarray]:
+        masks = shards.keep() if shards.keep else [np.ones(count, bool) for count in shards.scan().counts]
+        keep = np.concatenate(masks)
+        among = np.flatnonzero(keep)
         keep[:] = False
         keep[among[select_indices(len(among), limit)]] = True
-        return keep
+        return _by_shard(keep, list(map(len, masks)))
 
     return shards.select(chosen, f"{shards.variant} {limit}")
+
+
+def _by_shard(mask: np.ndarray, counts: list[int]) -> list[np.ndarray]:
+    return np.split(mask, np.cumsum(counts)[:-1])
 
 
 def _arrays(shards: Shards, stored: StoredImages, labels: np.ndarray | None, classes: tuple[str, ...]) -> SplitArrays:

@@ -53,20 +53,24 @@ class Shard:
 
 @dataclass(frozen=True)
 class Scan:
-    """The labels of all samples, and the hashes uint64 [N] of their content."""
+    """The labels of all samples, the hashes uint64 [N] of their content, and the number of samples of each shard."""
 
     labels: list[Label]
     hashes: np.ndarray
+    counts: list[int]
 
 
 @dataclass(frozen=True)
 class Shards:
-    """The samples of one split. `keep` returns a mask [N] of those that are decoded; None keeps all."""
+    """The samples of one split. `keep` returns a mask of those that are decoded, for each shard; None keeps all.
+
+    The masks end where the shards were found damaged: if nothing is read there, more samples may seem to follow.
+    """
 
     location: str
     shards: Sequence[Shard]
     follow_paths: bool = False
-    keep: Callable[[], np.ndarray] | None = None
+    keep: Callable[[], list[np.ndarray]] | None = None
     variant: str = ""
     samples: int | None = None  # their number, where it was counted
 
@@ -99,7 +103,7 @@ class Shards:
     def rough_count(self) -> int:
         return self.count or sum(shard.size for shard in self.shards) // TYPICAL_BYTES
 
-    def select(self, keep: Callable[[], np.ndarray], variant: str) -> "Shards":
+    def select(self, keep: Callable[[], list[np.ndarray]], variant: str) -> "Shards":
         return replace(self, keep=cache(keep), variant=variant)
 
     def key(self) -> str:
@@ -120,8 +124,8 @@ class Shards:
             return ()
 
     def parts(self, done: int, position: tuple[int, ...], size: int) -> Iterator[Part]:
-        """Yield the samples in parts; a position is (shard, samples of it, samples before it)."""
-        first, inside, before = position or (0, 0, 0)
+        """Yield the samples in parts; a position is (shard, samples of it)."""
+        first, inside = position or (0, 0)
         length, total = part_length(size, self.count), sum(shard.size for shard in self.shards) or 1
         keep = self.keep() if self.keep else None
         names: list[str] = []
@@ -133,10 +137,10 @@ class Shards:
             if number < first:
                 continue
             skipped, count = (inside if number == first else 0), 0
-            start = before
+            mask = keep[number] if keep else None
 
-            def wanted(i: int, skipped: int = skipped, start: int = start) -> bool:
-                return i >= skipped and (keep is None or bool(keep[start + i]))
+            def wanted(i: int, skipped: int = skipped, mask: np.ndarray | None = mask) -> bool:
+                return i >= skipped and (mask is None or (i < len(mask) and bool(mask[i])))
 
             for sample, fraction in self._read(shard, wanted):
                 count += 1
@@ -148,11 +152,10 @@ class Shards:
                 item_bytes += len(sample.item) if isinstance(sample.item, bytes) else 0
                 if len(items) >= length or item_bytes >= PART_BYTES:
                     read = (size_before - (1 - fraction) * shard.size) / total
-                    yield Part(items, Path(), names, labels, (number, count, start), read)
+                    yield Part(items, Path(), names, labels, (number, count), read)
                     names, labels, items, item_bytes = [], [], [], 0
-            before += count
         if items:
-            yield Part(items, Path(), names, labels, (number, count, start), 1.0)
+            yield Part(items, Path(), names, labels, (number, count), 1.0)
 
     def load(self, part: Part) -> Part:
         return part
@@ -162,10 +165,14 @@ class Shards:
         _log.info("hashing the images of %s", printable(self.location))
         labels: list[Label] = []
         hashes: list[int] = []
-        for part in replace(self, keep=None).parts(0, (), 0):
-            labels += part.labels
-            hashes += [content_hash(item) if isinstance(item, bytes) else 0 for item in part.items]
-        return Scan(labels, np.array(hashes, np.uint64))
+        counts = []
+        for shard in self.shards:
+            before = len(labels)
+            for part in replace(self, shards=[shard], keep=None).parts(0, (), 0):
+                labels += part.labels
+                hashes += [content_hash(item) if isinstance(item, bytes) else 0 for item in part.items]
+            counts.append(len(labels) - before)
+        return Scan(labels, np.array(hashes, np.uint64), counts)
 
     def _read(self, shard: Shard, wanted: Callable[[int], bool]) -> Iterator[tuple[Sample, float]]:
         """Yield the samples of a shard with the fraction that is read. A damaged one ends with an error sample."""
