@@ -101,6 +101,12 @@ def test_holdout_by_content(tmp_path, images, root, monkeypatch, refused):
     refused(lambda: data.load_pair(tmp_path / "unlabelled", holdout=0.3), "has no labels")
 
 
+def test_limit_reads_no_image_to_choose(tmp_path, images, root, monkeypatch):
+    write_shards(tmp_path / "set", images)
+    monkeypatch.setattr(Shards, "scan", None)
+    assert len(data.load(tmp_path / "set", image_size=16, limit=5)) == 5
+
+
 def test_interrupted_decoding_resumes_inside_a_shard(tmp_path, images, folder, monkeypatch):
     monkeypatch.setattr("aag.data.encoded.PIXEL_BYTES", 3 * 16 * 16 * 4)
     write_shards(tmp_path / "shards", images)

@@ -28,7 +28,7 @@ def read(
 ) -> dict[str, SplitArrays]:
     """Return all splits, decoded. The options are those of `folder.read`.
 
-    A holdout and a limit read the shards once more: which images are chosen depends on all of them.
+    A holdout reads the shards once more, and a limit counts their samples: the choice depends on all of them.
     """
     if holdout is not None:
         splits = _hold_out(splits["train"], holdout)
@@ -84,7 +84,7 @@ def _hold_out(shards: Shards, fraction: float) -> dict[str, Shards]:
 
 def _limit(shards: Shards, limit: int) -> Shards:
     def chosen() -> list[np.ndarray]:
-        masks = shards.keep() if shards.keep else [np.ones(count, bool) for count in shards.scan().counts]
+        masks = shards.keep() if shards.keep else [np.ones(count, bool) for count in shards.sample_counts()]
         keep = np.concatenate(masks)
         among = np.flatnonzero(keep)
         keep[:] = False

@@ -96,8 +96,12 @@ class Shards:
         """Return the shards with a `count`, from the headers of tar archives. Remote archives are not counted."""
         if self.count is not None or self.keep or any(is_url(shard.path) for shard in self.shards):
             return self
+        return replace(self, samples=sum(self.sample_counts()))
+
+    def sample_counts(self) -> list[int]:
+        """Return the number of samples of each shard, without reading images where that is possible."""
         _log.info("counting the images of %s", printable(self.location))
-        return replace(self, samples=sum(1 for shard in self.shards for _ in self._read(shard, lambda i: False)))
+        return [sum(1 for _ in self._read(shard, lambda i: False)) for shard in self.shards]
 
     @property
     def rough_count(self) -> int:
