@@ -143,14 +143,16 @@ def test_damaged_tables_give_one_line(tmp_path, images, root, refused):
     refused(lambda: data.load(tmp_path / "b.parquet"), "no column holds images", "text, label")
 
 
-def test_arrow_offsets_outside_the_buffer_are_found(tmp_path, images, root, refused):
-    path = tmp_path / "a.arrow"
-    with pa.OSFile(str(path), "wb") as out, pa.ipc.new_stream(out, pa.schema({"image": pa.binary()})) as writer:
-        writer.write_batch(pa.record_batch([pa.array(images[:3], pa.binary())], ["image"]))
-    content, offsets = path.read_bytes(), np.cumsum([0, *map(len, images[:3])]).astype(np.int32)
-    place = content.index(offsets.tobytes())
-    path.write_bytes(content[: place + 4] + np.int32(2**30).tobytes() + content[place + 8 :])
-    refused(lambda: data.load(path), "no readable image", "ffset")
+@pytest.mark.parametrize("column", ["image", "label"])
+def test_arrow_offsets_outside_the_buffer_are_found(tmp_path, images, root, refused, column):
+    columns = {"image": pa.array(images[:3], pa.binary()), "label": pa.array(["cat", "horse", "ox"])}
+    table, path = pa.table(columns), tmp_path / "a.arrow"
+    with pa.OSFile(str(path), "wb") as out, pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    content, lengths = path.read_bytes(), [len(value.as_py()) for value in columns[column]]
+    place = content.index(np.cumsum([0, *lengths]).astype(np.int32).tobytes())
+    path.write_bytes(content[: place + 4] + np.int32(len(content)).tobytes() + content[place + 8 :])
+    refused(lambda: data.load(path), "no readable image", "out of bounds")
 
 
 def test_columns_are_chosen_by_type_then_name():

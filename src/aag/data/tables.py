@@ -128,7 +128,10 @@ def _arrow_batches(file: IO[bytes], wanted: Callable[[int], bool]) -> Iterator[t
     with _open_arrow(file) as (schema, batches):
         columns = find_columns(schema)
         for batch in batches:
-            labels = batch.column(columns.label).to_pylist() if columns.label else [None] * len(batch)
+            labels: list[Any] = [None] * len(batch)
+            if columns.label:
+                batch.column(columns.label).validate(full=True)
+                labels = batch.column(columns.label).to_pylist()
             yield batch.column(columns.image), labels
 
 
