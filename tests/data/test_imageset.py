@@ -57,6 +57,7 @@ def test_fingerprint_depends_on_pixels_shape_and_labels():
     print_ = images.fingerprint()
     assert len(print_) == 16
     assert print_ == replace(images, name="other", split="test").fingerprint()
+    assert print_ == replace(images, labels=torch.tensor([0, 9, 1, 9, 0, 9, 1, 9])[::2]).fingerprint()  # not contiguous
     other = images.images.clone()
     other[3, 2, 7, 7] ^= 1
     flat = torch.zeros(4, 3, 4, 4, dtype=torch.uint8)

@@ -94,7 +94,7 @@ class ImageSet:
         """Return a short hash of the pixels and labels, by which checkpoints identify them."""
         digest = hashlib.sha256(str(tuple(self.images.shape)).encode() + self._summary.digest)
         if self.labels is not None:
-            digest.update(self.labels.cpu().numpy().data)
+            digest.update(self.labels.cpu().contiguous().numpy().data)
         return digest.hexdigest()[:16]
 
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
