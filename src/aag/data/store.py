@@ -167,16 +167,17 @@ class Store:
         own = f"{self.key}-{socket.gethostname()}-{os.getpid()}"
         self.pixels, self.journal = self.folder / f"{own}.u8", self.folder / f"{own}.jsonl"
         try:
-            self._decode(progress)
-            # Two processes write the same bytes, so it does not matter whose files are used.
-            os.replace(self.pixels, pixels)
-            os.replace(self.journal, journal)
-        except OSError as error:
+            try:
+                self._decode(progress)
+                # Two processes write the same bytes, so it does not matter whose files are used.
+                os.replace(self.pixels, pixels)
+                os.replace(self.journal, journal)
+            finally:
+                for file in (self.pixels, self.journal):
+                    file.unlink(missing_ok=True)
+                self.pixels, self.journal = pixels, journal
+        except OSError as error:  # after the files are deleted: the message says how many images are kept
             raise self._write_error(error) from error
-        finally:
-            for file in (self.pixels, self.journal):
-                file.unlink(missing_ok=True)
-            self.pixels, self.journal = pixels, journal
         return self._read_built()
 
     def build(self, progress: ProgressCallback | None) -> StoredImages:
