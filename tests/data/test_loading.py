@@ -143,5 +143,14 @@ def test_training_facts_of_the_data_sets():
     assert set(facts.values()) == {("cifar10", "resized")}
 
 
-def test_printed_commands_quote_paths(refused):
-    refused(lambda: data.load("cifar10", root="it's here"), """--data-root 'it'"'"'s here'""")
+def test_printed_commands_name_the_folder_and_quote_it(tmp_path, monkeypatch, refused):
+    monkeypatch.chdir(tmp_path)
+    option = """--data-root 'it'"'"'s here'"""
+    refused(lambda: data.load("cifar10", root="it's here"), option)
+    (tmp_path / "it's here").mkdir()
+    np.savez("it's here/cifar10.npz", images=pixels(2, 32, 32, 3))
+    refused(lambda: data.load("cifar10", root="it's here"), "contains 2 train images", option)
+    (tmp_path / "it's here/cifar10.npz").write_bytes(b"damaged")
+    refused(lambda: data.load("cifar10", root="it's here"), "damaged", option)
+    (tmp_path / "cifar-10-python.tar.gz").touch()
+    refused(lambda: data.load("cifar-10-python.tar.gz", root="it's here"), "move it to it's here and")

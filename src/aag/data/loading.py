@@ -228,9 +228,8 @@ def _read_source(
     path = Path(os.path.expanduser(source))
     for dataset in DATASETS.values():
         if path.name in [archive.file for archive in dataset.archives] and os.path.exists(path):
-            raise AAGError(
-                f"{source} is an archive of {dataset.name}: move it to {data_root()} and load {dataset.name}"
-            )
+            target = data_root(options.root)
+            raise AAGError(f"{source} is an archive of {dataset.name}: move it to {target} and load {dataset.name}")
     if source and (shards := find_shards(source)) is not None:
         from aag.data import sharded
 
