@@ -82,6 +82,9 @@ def test_arrays_are_split_by_pixels(tmp_path, refused):
     np.savez(tmp_path / "b.npz", images=images[order], labels=labels[order])
     again = data.load_pair(tmp_path / "b.npz", holdout=0.25)[1]
     assert sorted(again.images.flatten(1).tolist()) == sorted(test.images.flatten(1).tolist())
+    few = data.load_pair(tmp_path / "a.npz", holdout=0.25, limit=10)
+    assert (len(few[0]), len(few[1])) == (10, 10)  # of each split, as for a folder
+    assert all(any(torch.equal(one, other) for other in test.images) for one in few[1].images)
     whole = data.load(tmp_path / "a.npz")
     assert torch.equal(data.as_image_sets(whole, holdout=0.25)[1].images, test.images)
     refused(lambda: data.as_image_sets(replace(whole, labels=None, classes=()), holdout=0.25), "has no labels")

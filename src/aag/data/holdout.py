@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from aag.data.arrays import select_indices
 from aag.data.imageset import ImageSet
 from aag.data.summary import image_hashes
 from aag.errors import AAGError, describe
@@ -40,12 +41,16 @@ def choose_held_out(hashes: np.ndarray, labels: np.ndarray, fraction: float) -> 
     return np.asarray(held_out)
 
 
-def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
-    """Split labelled images in memory into training and test images, by a hash of their pixels."""
+def hold_out(images: ImageSet, fraction: float, limit: int | None = None) -> tuple[ImageSet, ImageSet]:
+    """Split labelled images in memory into training and test images, by a hash of their pixels.
+
+    limit: number of images to keep of each.
+    """
     if images.labels is None:
         raise NoLabelsError(images.name)
     held_out = choose_held_out(image_hashes(images.images.cpu().numpy()), images.labels.cpu().numpy(), fraction)
-    train, test = (_take(images, np.flatnonzero(chosen)) for chosen in (~held_out, held_out))
+    splits = (np.flatnonzero(chosen) for chosen in (~held_out, held_out))
+    train, test = (_take(images, index[select_indices(len(index), limit)]) for index in splits)
     return train, replace(test, split="test", skipped=())
 
 

@@ -181,7 +181,7 @@ def _load_splits(source: str | Path, splits: Collection[str], options: _Options)
         name = printable(source_name(str(source))) or "images"
     out = {}
     for split, content in found.items():
-        content = apply_limit(content, options.limit)
+        content = content if options.holdout else apply_limit(content, options.limit)
         image_set = ImageSet(
             name=name,
             images=_channels_first(make_square(content.images, options.image_size, str(source))),
@@ -203,7 +203,7 @@ def _apply_labels(sets: dict[str, ImageSet], options: _Options) -> dict[str, Ima
         return {split: replace(each, labels=None, classes=()) for split, each in sets.items()}
     if options.holdout is None:
         return sets
-    train, test = hold_out(sets["train"], options.holdout)
+    train, test = hold_out(sets["train"], options.holdout, options.limit)
     return sets | {"train": train, "test": test}
 
 
