@@ -102,6 +102,7 @@ def test_remote_folder_is_read_like_a_local_one(memory, images, folder):
     memory.pipe("/photos/test/b/broken.png", b"broken")
     memory.pipe("/photos/test/b/empty.png", b"")
     memory.pipe("/photos/test/.hidden/x.png", images[1])
+    memory.pipe("/photos/test/b/IMG.HEIC", b"x")
     train, test = data.load_pair("memory://photos", image_size=16)
     assert train.names == sorted(f"{'ab'[i % 2]}/{i:04}.png" for i in range(25))
     assert train.classes == test.classes == ("a", "b")
@@ -110,7 +111,8 @@ def test_remote_folder_is_read_like_a_local_one(memory, images, folder):
     assert (train.images == whole.images[order]).all()
     assert (test.images[0] == whole.images[0]).all()
     assert (test.names, test.labels.tolist()) == (["b/[1]*.png"], [1])
-    assert test.skipped == ("b/broken.png: not an image Pillow can read", "b/empty.png: empty file")
+    assert test.skipped[0] == "b/IMG.HEIC: Pillow cannot read this format; convert it to JPEG"
+    assert test.skipped[1:] == ("b/broken.png: not an image Pillow can read", "b/empty.png: empty file")
     assert data.survey("memory://photos").count == 25
 
 

@@ -24,6 +24,15 @@ class Listing:
     skipped: list[str] = field(default_factory=list)
     file_count: int = 0
 
+    def add(self, name: str) -> None:
+        """Count a file, and list it if it is an image or a photograph that Pillow cannot read."""
+        self.file_count += 1
+        extension = name[name.rfind(".") :].lower()
+        if extension in readable_extensions():
+            self.images.append(name)
+        elif extension in _UNSUPPORTED:
+            self.skipped.append(f"{printable(name)}: Pillow cannot read this format; convert it to JPEG")
+
 
 def no_image_error(folder: Path | str, listing: Listing, first: str = "") -> AAGError:
     """Return the error for a folder without a readable image. `first`: a file that failed, with the reason."""
@@ -61,7 +70,7 @@ def _choose_splits(folders: dict[str, T], whole: T, has_images: bool) -> dict[st
 
 def list_images(folder: Path) -> Listing:
     """List every image below a folder. Links are followed, but no folder is visited twice, and none above `folder`."""
-    listing, extensions = Listing(), readable_extensions()
+    listing = Listing()
     visited = {_identity(parent) for parent in folder.resolve().parents}
     pending = [""]
     while pending:
@@ -82,13 +91,8 @@ def list_images(folder: Path) -> Listing:
             relative = f"{inside}/{child.name}" if inside else child.name
             if _is_folder(child):
                 subfolders.append(relative)
-                continue
-            listing.file_count += 1
-            extension = child.name[child.name.rfind(".") :].lower()
-            if extension in extensions:
-                listing.images.append(relative)
-            elif extension in _UNSUPPORTED:
-                listing.skipped.append(f"{printable(relative)}: Pillow cannot read this format; convert it to JPEG")
+            else:
+                listing.add(relative)
         pending += reversed(subfolders)
     listing.images.sort()
     return listing

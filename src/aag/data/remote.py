@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from aag.data.decode import UnreadableImageError, readable_extensions
+from aag.data.decode import UnreadableImageError
 from aag.data.encoded import MAX_FILE_BYTES, PART_BYTES, ImageFiles, Item, Part, part_length
 from aag.data.listing import Listing, split_names
 from aag.errors import AAGError, first_line
@@ -90,13 +90,15 @@ def find_files(url: str) -> dict[str, RemoteFile]:
 
 def list_remote(url: str) -> dict[str, tuple[ImageFiles, Listing]]:
     """Return the image files of each split below a URL, as `split_folders` and `list_images` do for a folder."""
-    files, extensions = find_files(url), readable_extensions()
+    files = find_files(url)
     out: dict[str, tuple[ImageFiles, Listing]] = {}
     for split, prefix in split_names(files).items():
-        own = [name for name in files if name.startswith(prefix)]
-        images = [name for name in own if name[name.rfind(".") :].lower() in extensions]
-        listing = Listing([name[len(prefix) :] for name in images], file_count=len(own))
-        remote = RemoteFiles(f"{url.rstrip('/')}/{prefix}".rstrip("/"), listing.images, [files[n] for n in images])
+        listing = Listing()
+        for name in files:
+            if name.startswith(prefix):
+                listing.add(name[len(prefix) :])
+        images = [files[prefix + name] for name in listing.images]
+        remote = RemoteFiles(f"{url.rstrip('/')}/{prefix}".rstrip("/"), listing.images, images)
         out[split] = remote, listing
     return out
 
