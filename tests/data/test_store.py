@@ -76,7 +76,7 @@ def test_summary_does_not_depend_on_chunks():
     assert (parts.sums == whole.sums).all()
 
 
-def test_changed_folder_replaces_its_store(photos, root, caplog):
+def test_changed_folder_replaces_its_store(photos, root, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "aag.data")
     data.load(photos, image_size=16)
     first = journal(root)
@@ -88,6 +88,9 @@ def test_changed_folder_replaces_its_store(photos, root, caplog):
     assert len(list(root.glob("images/*/*.u8"))) == 1
     data.load(photos, image_size=8)  # another size is another store
     assert len(list(root.glob("images/*/*.u8"))) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(image_cache.shutil, "rmtree", lambda *args, **options: None)  # as without permission
+        assert image_cache.clear_stores() == 0
     assert image_cache.clear_stores() > 0
     assert image_cache.list_stores() == {}
 

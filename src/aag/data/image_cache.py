@@ -27,4 +27,4 @@ def clear_stores(root: str | Path | None = None) -> int:
     stores = list_stores(root)
     for folder in stores:
         shutil.rmtree(folder, ignore_errors=True)
-    return sum(stores.values())
+    return sum(stores.values()) - sum(list_stores(root).values())
