@@ -26,7 +26,7 @@ class Part:
 
     A source that knows its names and labels only by reading all of it, such as shards, gives the `names` and `labels`
     of these images here, and the `position` after them, from which it can be read on. They are stored with the pixels.
-    `fraction`: how much of the source is read after this part.
+    `fraction`: how much of it has been read at the end of this part.
     """
 
     items: Sequence[Item]
@@ -108,7 +108,7 @@ class ImageFiles:
     def parts(self, done: int, position: tuple[int, ...], size: int) -> Iterator[Part]:
         length = part_length(size, len(self.paths) - done)
         for start in range(done, len(self.paths), length):
-            yield Part(self.paths[start : start + length], self.folder, fraction=start / len(self.paths))
+            yield Part(self.paths[start : start + length], self.folder)
 
     def load(self, part: Part) -> Part:
         return part

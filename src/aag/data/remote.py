@@ -125,7 +125,7 @@ class RemoteFiles(ImageFiles):
             while stop < min(start + length, len(self.paths)) and total + self.files[stop].size <= PART_BYTES:
                 total += self.files[stop].size
                 stop += 1
-            yield _RemotePart(self.paths[start:stop], files=self.files[start:stop], fraction=start / len(self.paths))
+            yield _RemotePart(self.paths[start:stop], files=self.files[start:stop])
             start = stop
 
     def load(self, part: Part) -> Part:
