@@ -190,6 +190,7 @@ def test_what_a_server_cannot_do_is_refused(tmp_path, images, server, monkeypatc
 def test_urls_that_cannot_be_opened(root, refused, memory):
     refused(lambda: data.load("https://me:hunter2@host/a.tar"), "password", "environment")
     refused(lambda: data.load("nonsense://bucket/a.tar"), "nonsense")
+    refused(lambda: data.load("https://[host/a.tar"), "cannot open https://[host/a.tar")
     refused(lambda: data.load("memory://nothing/here"), "no file below")
     refused(lambda: data.load("memory://nothing/*.tar"), "no file matches")
     if not _has("s3fs"):

@@ -50,10 +50,13 @@ def connect(url: str) -> tuple[Any, str]:
     """Return the file system of a URL and the path in it."""
     from fsspec.core import url_to_fs
 
-    if urlsplit(url).password:
-        raise AAGError("the URL contains a password, which the run folder would keep; use the environment or ~/.netrc")
     try:
+        if urlsplit(url).password:
+            what = "the URL contains a password, which the run folder would keep"
+            raise AAGError(f"{what}; use the environment or ~/.netrc")
         system, path = url_to_fs(url)
+    except AAGError:
+        raise
     except (ImportError, ValueError) as error:  # "Install s3fs to access S3"; "Protocol not known: x"
         raise AAGError(f"cannot open {url}: {first_line(error)}") from error
     except Exception as error:  # no credentials, for example
