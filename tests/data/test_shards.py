@@ -211,6 +211,14 @@ def test_what_is_no_shard_is_refused_in_one_line(tmp_path, images, root, refused
         data.survey(tmp_path / "text.tar")
 
 
+def test_links_to_themselves_hide_no_shard(tmp_path, images, folder):
+    write_shards(tmp_path / "shards", images)
+    for i in range(20):  # some are listed before a shard
+        (tmp_path / f"shards/loop{i}").symlink_to(f"loop{i}")
+    (tmp_path / "shards/loop.tar").symlink_to("loop.tar")
+    same_images(data.load(tmp_path / "shards", image_size=16), folder)
+
+
 def test_images_next_to_shards_make_a_folder(tmp_path, images, folder):
     write_shards(folder, images)
     assert data.load(folder, image_size=16).names[0] == "0000.png"

@@ -47,7 +47,7 @@ def split_folders(folder: Path) -> dict[str, Path]:
         children = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         raise AAGError(f"cannot read {folder}: {error.strerror or error}") from None
-    folders = {c.name.lower(): Path(c.path) for c in children if _is_folder(c) and not c.name.startswith(".")}
+    folders = {c.name.lower(): Path(c.path) for c in children if is_folder(c) and not c.name.startswith(".")}
     return _choose_splits(folders, folder, any(is_image(child.name) for child in children))
 
 
@@ -89,7 +89,7 @@ def list_images(folder: Path) -> Listing:
             if child.name.startswith("."):
                 continue
             relative = f"{inside}/{child.name}" if inside else child.name
-            if _is_folder(child):
+            if is_folder(child):
                 subfolders.append(relative)
             else:
                 listing.add(relative)
@@ -107,7 +107,7 @@ def is_image(name: str) -> bool:
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in readable_extensions()
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def is_folder(entry: os.DirEntry[str]) -> bool:
     # entry.is_dir() raises for a link to itself; os.path.isdir returns False.
     return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from aag.data.hub import PREFIX, find_hub_files
-from aag.data.listing import TEST_NAMES, is_image
+from aag.data.listing import TEST_NAMES, is_folder, is_image
 from aag.data.remote import RemoteFile, connect, find_files, is_url, retry, stat_file
 from aag.data.shards import SHARD_KINDS, Shard, Shards
 from aag.errors import AAGError
@@ -130,10 +130,10 @@ def _folder_shards(folder: Path) -> list[Shard]:
             with os.scandir(place) as entries:
                 for entry in entries:
                     is_known = place == folder and (entry.name in subfolders or is_dict)
-                    is_other_folder = entry.is_dir() and not is_known and not entry.name.startswith(".")
+                    is_other_folder = is_folder(entry) and not is_known and not entry.name.startswith(".")
                     if is_image(entry.name) or is_other_folder:
                         return []
-                    if _is_shard(entry.name) and entry.is_file():
+                    if _is_shard(entry.name) and os.path.isfile(entry.path):
                         shards.append(_local_shard(Path(entry.path), os.path.relpath(entry.path, folder)))
         except (OSError, ValueError):  # missing, unreadable, or a null character in the name
             continue
