@@ -116,6 +116,15 @@ def test_remote_folder_is_read_like_a_local_one(memory, images, folder):
     assert data.survey("memory://photos").count == 25
 
 
+def test_a_store_is_listed_once(memory, images, root, monkeypatch):
+    memory.pipe("/photos/1.png", images[0])
+    listed, find = [], memory.find
+    monkeypatch.setattr(memory, "find", lambda path, **options: listed.append(path) or find(path, **options))
+    data.load("memory://photos", image_size=16)
+    data.survey("memory://photos")
+    assert len(listed) == 2
+
+
 def test_changed_remote_file_is_read_again(memory, images, root):
     for i, content in enumerate(images):
         memory.pipe(f"/photos/{i}.png", content)

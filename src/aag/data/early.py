@@ -21,12 +21,11 @@ import torch
 from aag.data.arrays import check_options
 from aag.data.datasets import DATASETS
 from aag.data.encoded import EncodedImages
-from aag.data.folder import DEFAULT_SIZE, list_files
+from aag.data.folder import DEFAULT_SIZE
 from aag.data.imageset import ImageSet
 from aag.data.listing import Listing, no_image_error
 from aag.data.loading import load, source_name
-from aag.data.remote import is_url
-from aag.data.shard_files import find_shards
+from aag.data.shard_files import find_images
 from aag.data.shards import Shards
 from aag.data.store import Background, ProgressCallback, Store, StoredImages, map_images, open_images
 from aag.data.summary import summarize
@@ -81,14 +80,15 @@ def load_early(
 
 def _find_images(source: str) -> tuple[EncodedImages, Listing | None]:
     """Return the training images of a source before they are decoded, and the listing of a folder."""
-    path, advice = Path(os.path.expanduser(source)), "leave out --start-early"
+    advice = "leave out --start-early"
     splits: dict[str, tuple[EncodedImages, Listing | None]]
-    if source not in DATASETS and (shards := find_shards(source)) is not None:
+    shards, files = (None, None) if source in DATASETS else find_images(source)
+    if shards is not None:
         splits = {split: (each, None) for split, each in shards.items()}
-    elif source not in DATASETS and (is_url(source) or os.path.isdir(path)):
-        splits = {**list_files(source if is_url(source) else path)}
+    elif files is not None:
+        splits = {**files}
     else:
-        if source not in DATASETS and not os.path.exists(path):
+        if source not in DATASETS and not os.path.exists(os.path.expanduser(source)):
             load(source)  # says what is wrong
         raise AAGError(f"the images of {source} need no decoding; {advice}")
     images, listing = splits["train"]

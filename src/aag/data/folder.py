@@ -20,7 +20,7 @@ from aag.data.arrays import SplitArrays, select_indices
 from aag.data.encoded import ImageFiles
 from aag.data.hashes import hash_files
 from aag.data.holdout import NoLabelsError, choose_held_out
-from aag.data.listing import Listing, class_folder, list_images, no_image_error, split_folders
+from aag.data.listing import Listing, class_folder, no_image_error
 from aag.data.store import ProgressCallback, StoredImages, open_images
 from aag.text import printable
 
@@ -42,7 +42,7 @@ class _Part:
 
 
 def read(
-    folder: Path | str,
+    found: dict[str, tuple[ImageFiles, Listing]],
     splits: Collection[str],
     image_size: int | None = None,
     limit: int | None = None,
@@ -54,12 +54,13 @@ def read(
 ) -> dict[str, SplitArrays]:
     """Return the requested splits of a folder or a URL. `limit` is the number of images to decode per split.
 
+    found: the image files of each split; see `find_images`.
+
     With `labels` "none", class folders are not looked at. `holdout` is the part of the labelled training images that
     replaces the test split. `root` is the folder of the stores.
     """
-    found = list_files(folder)
     if "test" in found and (holdout is not None or not (found["test"][0].count or found["test"][1].skipped)):
-        del found["test"]
+        found = {"train": found["train"]}
     classes = _find_classes([files.paths for files, _ in found.values()]) if labels == "known" else []
     parts = {split: _Part(files, listing, _label(files.paths, classes)) for split, (files, listing) in found.items()}
     if holdout is not None:
@@ -67,16 +68,6 @@ def read(
     size = DEFAULT_SIZE if image_size is None else image_size
     names = tuple(map(printable, classes))
     return {s: _decode(part, names, size, limit, root, progress) for s, part in parts.items() if s in splits}
-
-
-def list_files(folder: Path | str) -> dict[str, tuple[ImageFiles, Listing]]:
-    """Return the image files of each split of a folder or a URL."""
-    if isinstance(folder, str):
-        from aag.data.remote import list_remote
-
-        return list_remote(folder)
-    listings = {split: (path, list_images(path)) for split, path in split_folders(folder).items()}
-    return {split: (ImageFiles(path, listing.images), listing) for split, (path, listing) in listings.items()}
 
 
 def _find_classes(splits: Collection[Sequence[str]]) -> list[str]:

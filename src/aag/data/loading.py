@@ -17,8 +17,7 @@ from aag.data.datasets import DATASETS, SPLITS, data_root
 from aag.data.holdout import check_holdout, hold_out
 from aag.data.hub import PREFIX as HUB_PREFIX
 from aag.data.imageset import ImageSet, check_dense
-from aag.data.remote import is_url
-from aag.data.shard_files import find_shards, is_remote
+from aag.data.shard_files import find_images, is_remote
 from aag.data.store import ProgressCallback
 from aag.errors import AAGError, describe, unknown_name
 from aag.text import printable
@@ -230,16 +229,17 @@ def _read_source(
         if path.name in [archive.file for archive in dataset.archives] and os.path.exists(path):
             target = data_root(options.root)
             raise AAGError(f"{source} is an archive of {dataset.name}: move it to {target} and load {dataset.name}")
-    if source and (shards := find_shards(source)) is not None:
+    shards, files = find_images(source) if source else (None, None)
+    if shards is not None:
         from aag.data import sharded
 
         if options.labels == "none":  # else the classes are those of all splits
             shards = {split: own for split, own in shards.items() if split in wanted}
         return sharded.read(shards, **vars(options)), True
-    if source and (is_url(source) or os.path.isdir(path)):
+    if files is not None:
         from aag.data import folder
 
-        return folder.read(source if is_url(source) else path, splits, **vars(options)), True
+        return folder.read(files, splits, **vars(options)), True
     return _read_file(path, source, wanted), False
 
 

@@ -91,9 +91,11 @@ def find_files(url: str) -> dict[str, RemoteFile]:
     return dict(sorted(found.items()))
 
 
-def list_remote(url: str) -> dict[str, tuple[ImageFiles, Listing]]:
-    """Return the image files of each split below a URL, as `split_folders` and `list_images` do for a folder."""
-    files = find_files(url)
+def list_remote(url: str, files: dict[str, RemoteFile]) -> dict[str, tuple[ImageFiles, Listing]]:
+    """Return the image files of each split below a URL, as `split_folders` and `list_images` do for a folder.
+
+    files: those that `find_files` found.
+    """
     out: dict[str, tuple[ImageFiles, Listing]] = {}
     for split, prefix in split_names(files).items():
         listing = Listing()

@@ -1,4 +1,7 @@
-"""Find the shards that a source names: a file, a pattern, a folder, a URL, or a data set of the Hugging Face Hub."""
+"""Find the images that a source names: image files below a folder or a URL, or shards.
+
+Shards are named by a file, a pattern, a folder, a URL, or a data set of the Hugging Face Hub.
+"""
 
 import glob
 import itertools
@@ -9,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from aag.data.encoded import ImageFiles
 from aag.data.hub import PREFIX, find_hub_files
-from aag.data.listing import TEST_NAMES, is_folder, is_image
-from aag.data.remote import RemoteFile, connect, find_files, is_url, retry, stat_file
+from aag.data.listing import TEST_NAMES, Listing, is_folder, is_image, list_images, split_folders
+from aag.data.remote import RemoteFile, connect, find_files, is_url, list_remote, retry, stat_file
 from aag.data.shards import SHARD_KINDS, Shard, Shards
 from aag.errors import AAGError
 
@@ -31,8 +35,29 @@ def is_sharded(source: str) -> bool:
     return not is_url(source) and bool(_folder_shards(Path(os.path.expanduser(source))))
 
 
-def find_shards(source: str) -> dict[str, Shards] | None:
-    """Return the shards of each split: train, and test where there is one. None if the source has no shards.
+def find_images(source: str) -> tuple[dict[str, Shards] | None, dict[str, tuple[ImageFiles, Listing]] | None]:
+    """Return the shards of each split, or else the image files: train, and test where there is one.
+
+    Both are None if the source names neither. A URL is listed once, which can take minutes.
+    """
+    if is_url(source) and not source.lower().endswith((*SHARD_KINDS, *_COMPRESSED)):
+        files = find_files(source)
+        shards = [] if any(map(is_image, files)) else _listed_shards(source, files)
+        return (_split(source, shards), None) if shards else (None, list_remote(source, files))
+    if (found := _find_shards(source)) is not None:
+        return found, None
+    folder = Path(os.path.expanduser(source))
+    return None, list_local(folder) if os.path.isdir(folder) else None
+
+
+def list_local(folder: Path) -> dict[str, tuple[ImageFiles, Listing]]:
+    """Return the image files of each split of a folder."""
+    listings = {split: (path, list_images(path)) for split, path in split_folders(folder).items()}
+    return {split: (ImageFiles(path, listing.images), listing) for split, (path, listing) in listings.items()}
+
+
+def _find_shards(source: str) -> dict[str, Shards] | None:
+    """Return the shards of each split; None for a file or a folder without shards.
 
     A pattern may have braces ({000..099}, {a,b}) and wildcards (*). In a folder or a pattern, subfolders or file names
     that begin with train and test (or val) are the splits.
@@ -51,10 +76,7 @@ def find_shards(source: str) -> dict[str, Shards] | None:
         shards = _pattern_shards(source)
     else:
         shards = _folder_shards(Path(os.path.expanduser(source)))
-    if not shards:
-        return None
-    location = source if is_url(source) else os.path.abspath(os.path.expanduser(source))
-    return {split: Shards(f"{location} {split}".removesuffix(" train"), own) for split, own in _split(shards).items()}
+    return _split(source, shards) if shards else None
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
@@ -93,13 +115,6 @@ def _pattern_shards(source: str) -> list[Shard]:
 
 
 def _remote_shards(source: str) -> list[Shard]:
-    if not source.lower().endswith(SHARD_KINDS):
-        files = find_files(source)
-        if any(is_image(name) for name in files):
-            return []
-        base = source.rstrip("/")
-        chosen = [name for name in files if _is_shard(name)]
-        return [_remote_shard(f"{base}/{name}", name, files[name]) for name in chosen]
     urls: list[str] = []
     for url in expand_braces(source):
         if "*" in url and not url.startswith("http"):  # ? begins a web address's query
@@ -115,6 +130,11 @@ def _remote_shards(source: str) -> list[Shard]:
             _remote_shard(url, url.removeprefix(base), file)
             for url, file in zip(urls, pool.map(stat_file, urls), strict=True)
         ]
+
+
+def _listed_shards(url: str, files: dict[str, RemoteFile]) -> list[Shard]:
+    base = url.rstrip("/")
+    return [_remote_shard(f"{base}/{name}", name, file) for name, file in files.items() if _is_shard(name)]
 
 
 def _folder_shards(folder: Path) -> list[Shard]:
@@ -140,7 +160,7 @@ def _folder_shards(folder: Path) -> list[Shard]:
     return sorted(shards, key=lambda shard: shard.path)
 
 
-def _split(shards: list[Shard]) -> dict[str, list[Shard]]:
+def _split(source: str, shards: list[Shard]) -> dict[str, Shards]:
     """Return the shards by split, where there are both."""
     by_name: dict[str, list[Shard]] = {}
     for shard in shards:
@@ -148,7 +168,9 @@ def _split(shards: list[Shard]) -> dict[str, list[Shard]]:
         words = (folder.split("/")[0], re.split(r"[^a-z]", file)[0])
         by_name.setdefault(next((word for word in words if word in ("train", *TEST_NAMES)), ""), []).append(shard)
     test = next((by_name[name] for name in TEST_NAMES if name in by_name), None)
-    return {"train": by_name["train"], "test": test} if "train" in by_name and test else {"train": shards}
+    splits = {"train": by_name["train"], "test": test} if "train" in by_name and test else {"train": shards}
+    location = source if is_url(source) else os.path.abspath(os.path.expanduser(source))
+    return {split: Shards(f"{location} {split}".removesuffix(" train"), own) for split, own in splits.items()}
 
 
 def _local_shard(path: Path, name: str) -> Shard:

@@ -1,6 +1,5 @@
 """Estimate the number and the sizes of a source's images from a sample of their headers."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,8 @@ import numpy as np
 from aag.data.arrays import select_indices
 from aag.data.decode import UnreadableImageError, ignore_warnings, read_size
 from aag.data.encoded import ImageFiles, Item
-from aag.data.folder import list_files
 from aag.data.listing import no_image_error
-from aag.data.remote import is_url
-from aag.data.shard_files import find_shards
+from aag.data.shard_files import find_images, list_local
 from aag.data.shards import Shards
 from aag.data.store import estimate_total
 from aag.errors import AAGError
@@ -37,10 +34,10 @@ def survey(source: str | Path, sample: int = 200) -> Survey:
 
     Decodes nothing. Of shards, the first images are the sample.
     """
-    if (shards := find_shards(str(source))) is not None:
+    shards, found = find_images(str(source))
+    if shards is not None:
         return _survey_shards(shards["train"], sample)
-    folder = str(source) if is_url(str(source)) else Path(os.path.expanduser(source))
-    files, listing = list_files(folder)["train"]
+    files, listing = (found or list_local(Path(source)))["train"]
     sizes, failures = _read_sizes(_sample_items(files, sample))
     if not sizes:
         raise no_image_error(files.location, listing, next(iter(failures), ""))
