@@ -140,7 +140,7 @@ def test_damaged_tables_give_one_line(tmp_path, images, root, refused):
         (tmp_path / f"{name}.arrow").write_bytes(content)
         refused(lambda path=tmp_path / f"{name}.arrow": data.load(path), "no readable image", "1 shard")
     pq.write_table(pa.table({"text": ["a"], "label": [1]}), tmp_path / "b.parquet")
-    refused(lambda: data.load(tmp_path / "b.parquet"), "no column holds images", "text, label")
+    refused(lambda: data.load(tmp_path / "b.parquet"), "no column holds images (rename", "text, label")
 
 
 @pytest.mark.parametrize("column", ["image", "label"])

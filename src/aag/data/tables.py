@@ -1,8 +1,8 @@
 """Read images from Parquet and Arrow files, as Hugging Face datasets write them.
 
-The column of images holds the bytes of image files, alone or as a struct {bytes, path}. It is the column of the type
-Image, where the file says so, or the first that looks like it. The label is the first column of the type ClassLabel, or
-one with a usual name.
+The column of images holds the bytes of image files. It is the column of the type Image, where the file says so, or the
+first of structs {bytes, path}, or one of bytes with a usual name. The label is the first column of the type ClassLabel,
+or one with a usual name.
 """
 
 import json
@@ -43,7 +43,9 @@ def find_columns(schema: pa.Schema) -> Columns:
     images += [field.name for field in schema if _is_image_struct(field.type)]
     images += [f.name for f in schema if f.name.lower() in ("image", "img", "jpg", "png") and _is_binary(f.type)]
     if not images:
-        raise ValueError(f"no column holds images; its columns are {', '.join(schema.names[:10])}")
+        found = ", ".join(schema.names[:10])
+        advice = "rename the one with the bytes of image files to image"
+        raise ValueError(f"no column holds images ({advice}); its columns are {found}")
     labels = [name for name in schema.names if kinds.get(name) == "ClassLabel"]
     usual = [name for wanted in LABEL_NAMES for name in schema.names if name.lower() == wanted]
     labels = [name for name in usual if name in labels] + labels or usual
