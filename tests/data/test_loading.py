@@ -1,6 +1,7 @@
 """`as_image_sets`, and what one new entry in `DATASETS` is enough for."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,7 @@ def test_image_size_resizes_every_source_alike(channels, tmp_path):
         ((labelled(), "sample"), ["test images are a str"]),
         ((labelled(size=8), labelled(size=6)), ["8 pixels", "6", "--image-size"]),
         ((pixels(2, 8, 8, 3), pixels(2, 8, 8, 1)), ["3 channels", "1"]),
+        ((labelled(), replace(labelled(), classes=("b", "a"))), ["different classes", "load_pair"]),
     ],
 )
 def test_other_objects_are_refused(images, words, refused):

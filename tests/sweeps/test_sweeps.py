@@ -71,7 +71,7 @@ def test_runs_on_other_images_are_not_reused(sweep, images):
 def test_test_images_are_never_used(sweep, images, tmp_path):
     plain = sweep({"lr": [0.03, 0.1]})
     garbage = aag.ImageSet(
-        "other", torch.zeros(7, 3, 8, 8, dtype=torch.uint8), torch.zeros(7).long(), ("a",), split="test"
+        "other", torch.zeros(7, 3, 8, 8, dtype=torch.uint8), torch.zeros(7).long(), images.classes, split="test"
     )
     paired = aag.sweep((images, garbage), {"lr": [0.03, 0.1]}, out=tmp_path / "paired", **TINY_OPTIONS)
     assert [(row.values, row.score) for row in paired.rows] == [(row.values, row.score) for row in plain.rows]

@@ -157,12 +157,17 @@ def _make_square(images: torch.Tensor, image_size: int | None, source: str) -> t
 
 
 def _check_pair(train: ImageSet, test: ImageSet | None, source: str) -> tuple[ImageSet, ImageSet | None]:
-    """Return the pair; raise if its images differ in size or channels."""
+    """Return the pair; raise if its images differ in size, channels or classes."""
     if test is not None and train.channels != test.channels:
         raise AAGError(f"{source}: train images have {train.channels} channels, test images have {test.channels}")
     if test is not None and train.image_size != test.image_size:
         sizes = f"train images have {train.image_size} pixels a side, test images have {test.image_size}"
         raise AAGError(f"{source}: {sizes}; use --image-size (image_size= in Python) to resize both")
+    if test is None or train.labels is None or test.labels is None:
+        return train, test
+    if tuple(train.classes) != tuple(test.classes):
+        advice = "load both with aag.data.load_pair, or give both the same classes"
+        raise AAGError(f"{source}: the labels of train and test images count different classes; {advice}")
     return train, test
 
 
