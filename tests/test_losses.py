@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -151,6 +152,20 @@ def test_components_hold_the_gradients_on_the_similarities(keep_positive, hard_n
     (on_zx,) = torch.autograd.grad(auxiliary.loss.sum(), [zx])
     assert torch.allclose(on_zx.diagonal(), auxiliary.positive_gradient)
     assert torch.allclose(on_zx.sum() - on_zx.diagonal().sum(), -auxiliary.positive_gradient.sum())
+
+
+def test_gradients_on_similarities_keep_no_graph():
+    x, y = (each.requires_grad_() for each in embeddings(5, 6, 8, views=2))
+    for keep_positive in (False, True):
+        assert not any(part.positive_gradient.requires_grad for part in components(x, y, keep_positive=keep_positive))
+
+
+@pytest.mark.parametrize(
+    "loss", [gnt_xent, nt_xent, isif, dcl, dclw, simclr, partial(queue_xent, queue=torch.eye(8).double())]
+)
+def test_the_temperature_is_the_papers_by_default(loss):
+    x, y = embeddings(5, 6, 8, views=2)
+    assert torch.equal(loss(x, y), loss(x, y, temperature=0.1))
 
 
 def test_the_pull_of_gnt_xent_is_constant_and_that_of_nt_xent_vanishes():

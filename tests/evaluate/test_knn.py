@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aag.errors import AAGError
-from aag.evaluate import knn, knn_accuracy, knn_predict
+from aag.evaluate import knn, knn_accuracy, knn_predict, knn_protocol
 
 
 def clusters(n: int, labels: list[int], seed: int, width: int = 6, spread: float = 1.0):
@@ -50,6 +50,20 @@ def test_against_a_slow_loop(n, m, k, temperature, labels, seed):
         assert got.scores[row].tolist() == pytest.approx(shares, abs=2e-4)
         if sum(share > max(shares) - 1e-3 for share in shares) == 1:  # no near tie
             assert got.labels[row] == max(votes, key=votes.__getitem__)
+
+
+def test_by_default_200_neighbours_vote_at_a_temperature_of_0_1():
+    train = torch.stack([torch.ones(250), torch.linspace(0, 3, 250)], dim=1)  # sorted by their cosine with the query
+    labels, query = (torch.arange(250) >= 200).long(), torch.tensor([[1.0, 0.0]])
+    scores = knn_predict(train, labels, query).scores
+    assert torch.equal(scores, knn_predict(train, labels, query, k=200, temperature=0.1).scores)
+    assert scores.tolist() == [[1, 0]]
+    assert knn_predict(train, labels, query, k=201).scores[0, 1] > 0
+    # 80 near images of one class outvote 110 farther ones at 0.1, not at 1.
+    near_and_far = torch.tensor([[1.0, 0.3]] * 80 + [[1.0, 0.6]] * 110), torch.tensor([0] * 80 + [1] * 110)
+    assert knn_predict(*near_and_far, query, temperature=1.0).labels == 1
+    assert knn_accuracy(*near_and_far, query, torch.tensor([0])) == 100
+    assert (knn_protocol()["k"], knn_protocol()["temperature"]) == (200, 0.1)
 
 
 def test_leave_one_out_equals_one_prediction_per_row_without_it():

@@ -51,6 +51,10 @@ def test_the_loss_is_the_core_plus_the_weighted_terms_of_each_auxiliary_view(los
     log = dict(zip(method.log_names, found.log, strict=True))
     torch.testing.assert_close(log["loss_xy"], core)
     torch.testing.assert_close(log["loss_zx"] + log["loss_zy"], sum(terms))
+    cosines = torch.nn.functional.normalize(x, dim=1) @ torch.nn.functional.normalize(y, dim=1).T
+    torch.testing.assert_close(log["positive_similarity"], cosines.diagonal().mean())
+    torch.testing.assert_close(log["negative_similarity"], cosines[~torch.eye(7, dtype=torch.bool)].mean())
+    torch.testing.assert_close(log["negative_gradient"], -log["positive_gradient"] / 24)  # 4 · 6 negatives
 
 
 def test_hard_negatives_count_where_kernels_or_blocks_would_compute_the_loss(monkeypatch):

@@ -11,7 +11,7 @@ from aag import AAGError
 from aag.settings import TrainSettings
 from aag.training.optimizers import LARS, SGD, Adam, Optimizer, build_optimizer
 
-SHAPES = {"conv": (8, 3, 3, 3), "bias": (5,), "scale": ()}
+SHAPES = {"conv": (8, 3, 3, 3), "linear": (4, 6), "bias": (5,), "scale": ()}
 
 
 def weights() -> dict[str, Tensor]:
@@ -61,7 +61,10 @@ def test_steps_are_those_of_torch(make: Callable[[dict[str, Tensor]], Optimizer]
 def test_parameters_may_have_a_momentum_of_their_own():
     ours, others = weights(), weights()
     optimizer = build_optimizer(TrainSettings(), ours, {ours["bias"]: 0.0})
-    groups = [{"params": [others["conv"], others["scale"]]}, {"params": [others["bias"]], "momentum": 0.0}]
+    groups = [
+        {"params": [others[name] for name in SHAPES if name != "bias"]},
+        {"params": [others["bias"]], "momentum": 0.0},
+    ]
     expected = torch.optim.SGD(groups, 0.3, 0.9, weight_decay=5e-4)
     optimizer.lr.fill_(0.3)
     random = torch.Generator().manual_seed(2)
@@ -72,16 +75,19 @@ def test_parameters_may_have_a_momentum_of_their_own():
 
 
 def test_lars_is_the_loop():
+    """Also with norms below 1 of weights and gradients."""
     ours, expected = weights(), weights()
+    for each in (ours, expected):
+        each["linear"] *= 0.01
     velocity = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
     optimizer = LARS(ours, 0.9, 0.01)
     random = torch.Generator().manual_seed(2)
     for lr in (0.5, 2.0, 1.0):
         optimizer.lr.fill_(lr)
         for name, own in ours.items():
-            own.grad = torch.randn(own.shape, generator=random)
+            own.grad = torch.randn(own.shape, generator=random) * (0.01 if name == "linear" else 1)
             gradient, rate = own.grad.clone(), lr
-            if name == "conv":
+            if name in ("conv", "linear"):
                 gradient += 0.01 * expected[name]
                 rate *= 0.001 * expected[name].norm() / gradient.norm()
             velocity[name] = 0.9 * velocity[name] + rate * gradient
