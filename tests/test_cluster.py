@@ -104,6 +104,17 @@ def test_kmeans_is_lloyds_loop_from_rows_of_x():
     assert torch.equal(labels, nearest_centroids(x, centroids))
 
 
+@pytest.mark.parametrize("power", [-60, 60])
+@pytest.mark.parametrize("given", [False, True])
+def test_kmeans_of_unusual_magnitudes_is_scaled_exactly(power, given):
+    x = points(0, 101, 4)
+    start = x[:7].clone() if given else None
+    labels, centroids = kmeans(x, 7, start=start)
+    found = kmeans(2.0**power * x, 7, start=None if start is None else 2.0**power * start)
+    assert torch.equal(found[0], labels)
+    assert torch.equal(found[1], 2.0**power * centroids)
+
+
 def test_kmeans_by_blocks_is_the_same(monkeypatch):
     x = points(0, 101, 4)
     labels, centroids = kmeans(x, 7)

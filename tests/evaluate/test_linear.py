@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from aag.errors import AAGError
-from aag.evaluate import linear, linear_probe
+from aag.evaluate import linear, linear_probe, linear_protocol
 
 
 def problem(n: int, seed: int, classes: int = 4, width: int = 12, spread: float = 2.0):
@@ -57,10 +57,19 @@ def test_against_autograd_and_torch_adam(n, batch_size, weight_decay):
     assert result.train_accuracy == pytest.approx(expected, abs=1e-4)
 
 
+def test_the_protocol_by_default():
+    train, test = problem(150, 0), problem(80, 1)
+    options = {"epochs": 50, "batch_size": 128, "lr": 0.01, "weight_decay": 0.0, "seed": 0}
+    result = linear_probe(*train, *test)
+    assert torch.equal(result.weight, linear_probe(*train, *test, **options).weight)
+    assert len(result.curve) == 50
+    assert linear_protocol() == linear_protocol(**options)
+
+
 def test_last_and_best_epoch():
-    result = linear_probe(*problem(150, 0), *problem(80, 1), epochs=8, batch_size=16, lr=0.1)
-    assert len(result.curve) == 8
-    assert result.accuracy == result.curve[-1]
+    result = linear_probe(*problem(150, 0), *problem(80, 1), epochs=3, batch_size=16, lr=0.1, seed=1)
+    assert len(result.curve) == 3
+    assert result.accuracy == result.curve[-1] < result.best_accuracy
     assert result.best_accuracy == max(result.curve) == result.curve[result.best_epoch - 1]
     assert result.seconds > 0
     assert "weight" not in repr(result)

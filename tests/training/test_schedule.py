@@ -28,6 +28,13 @@ def test_cosine_falls_from_the_peak_to_zero_without_restarts():
     assert all(a >= b for a, b in pairwise(found))
 
 
+def test_a_cosine_after_a_warm_up_falls_to_zero_as_well():
+    found = rates(10, range(100), epochs=10, warmup_epochs=2)
+    assert found[19] == found[20] == 0.03
+    assert found[60] == pytest.approx(0.015)  # half of what is left
+    assert found[99] < 1e-4
+
+
 def test_steps_drop_to_a_tenth_at_120_and_160_of_200_epochs():
     at = {epoch: rate(epoch * 390, 390, schedule="step") for epoch in (0, 119, 120, 159, 160, 199)}
     expected = {0: 0.03, 119: 0.03, 120: 0.003, 159: 0.003, 160: 0.0003, 199: 0.0003}
