@@ -48,8 +48,8 @@ def run(arguments: list[str]) -> int:
     with hold_stops():
         from aag.serving.clusters import clusters_sheet, find_clusters, write_clusters
         from aag.serving.embed import Embedder, load_or_embed
-        from aag.serving.sheets import parse_sheet_option, write_sheet
-    sheet = parse_sheet_option(options.sheet)
+        from aag.serving.sheets import check_sheet_path, write_sheet
+    sheet = None if options.sheet == "none" else check_sheet_path(Path(options.sheet))
     embedder = Embedder(options.model, device=options.device)
     with embedding_progress() as progress:
         table = load_or_embed(embedder, options.images, data_root=options.data_root, on_progress=progress)

@@ -45,8 +45,8 @@ def run(arguments: list[str]) -> int:
     with hold_stops():
         from aag.serving.embed import Embedder, load_or_embed
         from aag.serving.search import search, search_sheet
-        from aag.serving.sheets import parse_sheet_option, write_sheet
-    sheet = parse_sheet_option(options.sheet)
+        from aag.serving.sheets import check_sheet_path, write_sheet
+    sheet = None if options.sheet == "none" else check_sheet_path(Path(options.sheet))
     if not options.queries:
         raise AAGError("no query given; name an image file after the images")
     for query in options.queries:  # before the images are embedded, which may take long

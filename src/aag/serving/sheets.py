@@ -88,12 +88,8 @@ def make_sheet(sections: Sequence[Section], *, title: str = "", columns: int = 8
     return sheet
 
 
-def parse_sheet_option(text: str) -> Path | None:
-    """Return the file that --sheet names, checked before long work begins; None if it is none."""
-    return None if text == "none" else check_sheet_path(Path(text))
-
-
 def check_sheet_path(path: Path) -> Path:
+    """Return the path of a sheet, or raise."""
     if path.suffix.lower() != ".png":
         raise AAGError(f"a contact sheet is a .png, not {path.name!r}; give a name such as {path.stem}.png")
     return path
