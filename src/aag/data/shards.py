@@ -129,7 +129,7 @@ class Shards:
 
     def parts(self, done: int, position: tuple[int, ...], size: int) -> Iterator[Part]:
         """Yield the samples in parts; a position is (shard, samples of it)."""
-        first, inside = position or (0, 0)
+        first, inside, *_ = position or (0, 0)  # journals of earlier versions have a third number
         length, total = part_length(size, self.count), sum(shard.size for shard in self.shards) or 1
         keep = self.keep() if self.keep else None
         names: list[str] = []
