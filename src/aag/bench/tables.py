@@ -7,6 +7,7 @@ from aag.bench.training import STAGES
 from aag.text import pluralize
 
 NETWORKS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50", "alexnet": "AlexNet"}
+_HEADINGS = {"optimiser": "optimizer"}  # records keep the first spelling as a key
 
 
 class SpeedTable(NamedTuple):
@@ -47,7 +48,7 @@ def _training(section: dict[str, Any]) -> SpeedTable:
             continue
         rows.append({
             **first,
-            **{name.replace("optimis", "optimiz"): f"{row[f'{name}_ms']:,.2f}" for name in STAGES},
+            **{_HEADINGS.get(name, name): f"{row[f'{name}_ms']:,.2f}" for name in STAGES},
             "sum": f"{row['sum_ms']:,.2f}",
             "end to end": f"{row['end_to_end_ms']:,.2f}",
             "views/s": _bold_rate(row),
