@@ -64,6 +64,8 @@ def test_embed_tells_what_it_skipped(model, photos):
     assert "1 file skipped, listed in out.csv.skipped.txt" in ran.words
     with open("out.csv.skipped.txt") as file:
         assert file.read() == "broken.jpg: not an image Pillow can read\n"
+    found = aag_("dedupe", model, "mixed", "--device", "cpu")
+    assert found.err == "warning: left out 1 image that cannot be read; aag embed lists the reasons\n"
 
 
 def test_a_csv_is_made_again_as_the_help_says(model, photos):

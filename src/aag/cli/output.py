@@ -149,8 +149,11 @@ def _print_messages(console: Console) -> Iterator[None]:
 
 @contextmanager
 def embedding_progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function (images done, all images) that shows a bar on standard error, where that is a terminal."""
-    with _make_bar("embedding", make_console(stderr=True)) as bar:
+    """Yield a function (images done, all images) that shows a bar on standard error, where that is a terminal.
+
+    Messages of the library are printed above it.
+    """
+    with _make_bar("embedding", make_console(stderr=True)) as bar, _print_messages(bar.console):
 
         def report(done: int, total: int) -> None:
             if not bar.task_ids:  # images of an earlier call do not count for the speed
